@@ -1,0 +1,80 @@
+import { z } from 'zod';
+import type { Config } from '../config/config.ts';
+
+/**
+ * What the launcher and a worker say to each other over the worker's inherited channel (Node's
+ * `process.send`). Every message is a plain JSON object told apart by `kind`. Messages of a worker
+ * carry the incarnation that it was started with, so that late ones of a dead process are dropped.
+ */
+
+/** A listening socket that the launcher has bound and the worker inherits. */
+export const listenerSchema = z.object({
+  /** Number of the inherited descriptor in the worker; null: bind `address` yourself. */
+  fd: z.number().int().nullable(),
+  kind: z.enum(['tcp', 'unix']),
+  /** As the log names it: `127.0.0.1:6432`, `[::]:6432`, `unix:/tmp/.s.PGSQL.6432`. */
+  label: z.string(),
+  host: z.string(),
+  port: z.number().int(),
+});
+export type ListenerGrant = z.infer<typeof listenerSchema>;
+
+/** How a fleet ends: at once, when all clients have left, or when all servers are free. */
+export const stopModes = ['now', 'wait_for_clients', 'wait_for_servers'] as const;
+export type StopMode = (typeof stopModes)[number];
+
+/** A client that one worker passes to another: its socket travels beside this message. */
+export const handoffSchema = z.object({
+  kind: z.literal('handoff'),
+  /** Worker that should take it. */
+  target: z.number().int(),
+  /** Workers that have had it, so that a client never goes round in circles. */
+  visited: z.array(z.number().int()),
+  /** The StartupMessage and all else that was read from the client so far, base64. */
+  received: z.string(),
+  socketKind: z.enum(['tcp', 'unix']),
+});
+export type Handoff = z.infer<typeof handoffSchema>;
+
+export const startSchema = z.object({
+  kind: z.literal('start'),
+  config: z.custom<Config>((value) => typeof value === 'object' && value !== null),
+  /** 0 to size - 1; the worker's number in cancel keys and its place in the split of limits. */
+  workerId: z.number().int().min(0).max(255),
+  /** Number of workers in the fleet. */
+  size: z.number().int().min(1).max(256),
+  /** Counts the processes that have had this worker's number. */
+  incarnation: z.number().int(),
+  listeners: z.array(listenerSchema),
+  runtimeDir: z.string(),
+  /** Hex of a random secret that all workers share: salts of mock authentication. */
+  fleetSecret: z.string(),
+  state: z.object({ isPaused: z.boolean() }),
+});
+export type StartMessage = z.infer<typeof startSchema>;
+
+/** Launcher to worker. */
+export const toWorkerSchema = z.discriminatedUnion('kind', [
+  startSchema,
+  z.object({ kind: z.literal('ping'), seq: z.number() }),
+  z.object({ kind: z.literal('pause') }),
+  z.object({ kind: z.literal('resume') }),
+  z.object({ kind: z.literal('stop'), mode: z.enum(stopModes) }),
+  handoffSchema,
+]);
+export type ToWorker = z.infer<typeof toWorkerSchema>;
+
+/** Worker to launcher. */
+export const fromWorkerSchema = z.discriminatedUnion('kind', [
+  /** The process runs and waits for its `start`. */
+  z.object({ kind: z.literal('hello') }),
+  /** It accepts clients. */
+  z.object({ kind: z.literal('ready'), incarnation: z.number() }),
+  /** It cannot start: the reason is in `text`. */
+  z.object({ kind: z.literal('failed'), text: z.string() }),
+  z.object({ kind: z.literal('pong'), seq: z.number() }),
+  /** After `stop`: what it waited for has happened and the process ends now. */
+  z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
+  handoffSchema,
+]);
+export type FromWorker = z.infer<typeof fromWorkerSchema>;
