@@ -66,7 +66,7 @@ export interface FrameSink {
 export class FrameWalker {
   readonly #sink: FrameSink;
   readonly #maxTotal: number;
-  /** Of the message in hand; only read while `#messageLeft` is above 0, and in `#endMessage`. */
+  /** Of the message in hand, while `#messageLeft` is above 0. */
   #action: Action = forward;
   #type = 0;
   #messageLeft = 0;
@@ -197,7 +197,7 @@ export class FrameWalker {
   }
 }
 
-/** A signed Int32 in network order; about three times as fast as `readInt32BE`, which checks bounds. */
+/** A signed Int32 in network order, without the checks of `readInt32BE`: the bound was looked at. */
 function int32At(bytes: Buffer, at: number): number {
   return (bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!;
 }
