@@ -18,7 +18,7 @@ export function md5Answer(secret: string, salt: Buffer): string {
   return `md5${hash('md5', Buffer.concat([Buffer.from(secret.slice(3)), salt]))}`;
 }
 
-/** Compares two secret texts without telling by its time where, or that only in length, they differ. */
+/** Compares two secret texts; how long it takes does not tell where they begin to differ. */
 export function isSameText(left: string | Buffer, right: string | Buffer): boolean {
   return timingSafeEqual(hash('sha256', left, 'buffer'), hash('sha256', right, 'buffer'));
 }
