@@ -4,18 +4,23 @@ import { chmod, lstat, mkdir, mkdtemp, rename, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { giveToServer, serverAccount } from './account.ts';
+import { canServerRead, giveToServer, serverAccount } from './account.ts';
 
 const run = promisify(execFile);
 
-/** Where folders of a test go: the run's own folder under the test runner, else the OS's. */
-function baseFolder(): string {
-  return process.env['PGFLEET_TEST_FOLDER'] ?? tmpdir();
+/**
+ * Where folders of a test go: the run's own folder under the test runner, else the OS's, or /tmp
+ * where the OS gives each account its own and the servers' account cannot enter the caller's.
+ */
+export function temporaryFolder(): string {
+  const own = process.env['PGFLEET_TEST_FOLDER'];
+  if (own !== undefined) return own;
+  return canServerRead([tmpdir()]) ? tmpdir() : '/tmp';
 }
 
 /** A new folder, owned by the servers' account, whose name starts with `prefix`. */
 export async function makeFolder(prefix: string): Promise<string> {
-  const folder = await mkdtemp(join(baseFolder(), `pgfleet-${prefix}-`));
+  const folder = await mkdtemp(join(temporaryFolder(), `pgfleet-${prefix}-`));
   await chmod(folder, 0o755);
   await giveToServer(folder);
   return folder;
@@ -64,7 +69,7 @@ export async function copyFolder(source: string, target: string): Promise<void> 
 
 async function cacheFolder(): Promise<string> {
   const owner = serverAccount?.uid ?? process.getuid?.() ?? 0;
-  const cache = join(baseFolder(), `pgfleet-test-cache-${owner}`);
+  const cache = join(temporaryFolder(), `pgfleet-test-cache-${owner}`);
   try {
     await mkdir(cache, { mode: 0o755 });
     await giveToServer(cache);

@@ -21,6 +21,6 @@ export async function startPgbouncer(options: PoolerOptions = {}): Promise<TestP
   const command = { name: 'PgBouncer', program: PROGRAM, args: options.args ?? [] };
   const make = (port: number, folder: string): TestPooler => new TestPooler(port, folder, command);
   const pooler = await preparePooler('bouncer', options, make);
-  await startOrRemove(pooler, options.env);
+  await startOrRemove(pooler, options);
   return pooler;
 }

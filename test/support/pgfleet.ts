@@ -46,7 +46,7 @@ export class TestPgfleet extends TestPooler {
 /** Starts a fleet for a test; end it with `t.after(() => fleet.stop())`. */
 export async function startPgfleet(options: PgfleetOptions = {}): Promise<TestPgfleet> {
   const fleet = await preparePgfleet(options);
-  await startOrRemove(fleet, options.env);
+  await startOrRemove(fleet, options);
   return fleet;
 }
 

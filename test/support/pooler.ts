@@ -6,7 +6,7 @@ import pg from 'pg';
 import { asServer, giveToServer } from './account.ts';
 import { makeFolder, removeFolder } from './folders.ts';
 import { freePort } from './ports.ts';
-import { ROLES, type TestPostgres } from './postgres.ts';
+import { ROLES } from './postgres.ts';
 import { hasEnded, processesWith, signalIfRunning, waitForEnd } from './processes.ts';
 import { until } from './until.ts';
 
@@ -16,7 +16,7 @@ export type Section = Readonly<Record<string, string | number | null>>;
 /** What both poolers are started with. */
 export interface PoolerOptions {
   /** The server that database lines without `host=` mean. */
-  readonly postgres?: TestPostgres;
+  readonly postgres?: { readonly host: string; readonly port: number };
   /** `[databases]` lines; default: `*`, every database of `postgres`. */
   readonly databases?: Readonly<Record<string, string>>;
   /** `[pgbouncer]`, added to and winning over what every test has. */
@@ -30,6 +30,8 @@ export interface PoolerOptions {
   /** Arguments put before the configuration file. */
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** In a process group of its own, so that Ctrl-C at the terminal does not reach it. */
+  readonly detached?: boolean;
 }
 
 /** How a pooler is run on a configuration file. */
@@ -129,13 +131,14 @@ export class TestPooler {
   }
 
   /** Starts the process and waits until it says `process up:`. */
-  async start(env: Readonly<Record<string, string>> = {}): Promise<void> {
+  async start(options: Pick<PoolerOptions, 'env' | 'detached'> = {}): Promise<void> {
     const output = openSync(join(this.folder, 'log'), 'a');
     const logged = this.log().length;
     const child = spawn(this.#command.program, [...this.#command.args, this.configFile], {
       ...asServer,
       cwd: this.folder,
-      env: { ...process.env, PGFLEET_TEST_POOLER: this.folder, ...env },
+      detached: options.detached ?? false,
+      env: { ...process.env, PGFLEET_TEST_POOLER: this.folder, ...options.env },
       stdio: ['ignore', output, output],
     });
     closeSync(output);
@@ -239,12 +242,9 @@ export async function preparePooler<Pooler extends TestPooler>(
 }
 
 /** Starts a prepared pooler; one that does not come up leaves no folder. */
-export async function startOrRemove(
-  pooler: TestPooler,
-  env: Readonly<Record<string, string>> = {},
-): Promise<void> {
+export async function startOrRemove(pooler: TestPooler, options: PoolerOptions): Promise<void> {
   try {
-    await pooler.start(env);
+    await pooler.start(options);
   } catch (error) {
     pooler.allowLog(/./);
     await pooler.stop().catch(() => undefined);

@@ -48,7 +48,7 @@ const STANDING_SETTINGS: Readonly<Record<string, string | number>> = {
 };
 
 /** Run once, in the template of all data folders. */
-const STATEMENTS = [
+const STATEMENTS: readonly string[] = [
   "ALTER ROLE postgres PASSWORD 'postgres'",
   "CREATE ROLE app LOGIN PASSWORD 'app'",
   "CREATE ROLE app_plain LOGIN PASSWORD 'app_plain'",
@@ -95,12 +95,16 @@ export class TestPostgres {
     return `postgres://${user}:${password}@${this.host}:${this.port}/${database}`;
   }
 
-  /** Starts the server on its data folder, for the first time or after `stop` or `kill`. */
-  async start(): Promise<void> {
+  /**
+   * Starts the server on its data folder, for the first time or after `stop` or `kill`. A detached
+   * one has a process group of its own, so that Ctrl-C at the terminal does not reach it.
+   */
+  async start(options: { readonly detached?: boolean } = {}): Promise<void> {
     const log = openSync(join(this.folder, 'log'), 'a');
     const child = spawn(this.#program, ['-D', join(this.folder, 'data')], {
       ...asServer,
       cwd: this.folder,
+      detached: options.detached ?? false,
       stdio: ['ignore', log, log],
     });
     closeSync(log);
@@ -238,7 +242,7 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
   const version = options.version ?? 18;
   const bin = await postgresBin(version, cached);
   const template = await cached(`data-${version}-${TEMPLATE_HASH}`, (folder) =>
-    makeCluster(bin, folder),
+    makeCluster(bin, folder, STATEMENTS),
   );
   const folder = await makeFolder(`pg${version}`);
   const server = new TestPostgres(version, await freePort(), folder, bin);
@@ -253,8 +257,12 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Test
   return server;
 }
 
-/** Makes the data folder `data` in `folder`, with the roles of `ROLES`. */
-export async function makeCluster(bin: string, folder: string): Promise<void> {
+/** Makes the data folder `data` in `folder` and runs `statements`, each one line, in it. */
+export async function makeCluster(
+  bin: string,
+  folder: string,
+  statements: readonly string[],
+): Promise<void> {
   const data = join(folder, 'data');
   const initdb = ['-D', data, '-U', 'postgres', '-E', 'UTF8', '--locale=C', '--no-sync'];
   // Locale C and time zone from the arguments, so that the environment decides nothing.
@@ -264,12 +272,13 @@ export async function makeCluster(bin: string, folder: string): Promise<void> {
     ...asServer,
     cwd: folder,
   });
-  child.child.stdin?.end(`${STATEMENTS.join('\n')}\n`);
+  child.child.stdin?.end(`${statements.join('\n')}\n`);
   const { stderr } = await child;
-  if (stderr.includes('ERROR:')) throw new Error(`the roles could not be made:\n${stderr}`);
+  if (stderr.includes('ERROR:')) throw new Error(`a statement failed:\n${stderr}`);
 }
 
-async function configure(server: TestPostgres, options: PostgresOptions): Promise<void> {
+/** Appends to postgresql.conf and writes pg_hba.conf. */
+export async function configure(server: TestPostgres, options: PostgresOptions): Promise<void> {
   const settings = {
     ...STANDING_SETTINGS,
     port: server.port,

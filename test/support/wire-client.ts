@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { createConnection, type Socket } from 'node:net';
+import { createConnection, type NetConnectOpts, type Socket } from 'node:net';
 import {
   cancelRequest,
   message,
@@ -16,6 +16,12 @@ import { until, within } from './until.ts';
 
 /** Where to connect: a TCP port, or the path of a Unix socket. */
 export type Address = { readonly port: number; readonly host?: string } | { readonly path: string };
+
+/** `address` as `createConnection` wants it; the fields may be getters, which a spread would lose. */
+export function endpoint(address: Address): NetConnectOpts {
+  if ('path' in address) return { path: address.path };
+  return { host: address.host ?? '127.0.0.1', port: address.port };
+}
 
 /** How `login` introduces itself. */
 export interface LoginOptions {
@@ -61,6 +67,7 @@ export class WireClient {
   readonly #chunks: Buffer[] = [];
   readonly #messages: WireMessage[] = [];
   #wake: () => void = () => undefined;
+  #isAwaited = false;
 
   private constructor(socket: Socket) {
     this.socket = socket;
@@ -84,7 +91,7 @@ export class WireClient {
 
   /** Connects and says nothing. */
   static async connect(address: Address): Promise<WireClient> {
-    const socket = createConnection({ host: '127.0.0.1', ...address });
+    const socket = createConnection(endpoint(address));
     const connected = new Promise<void>((resolve, reject) => {
       socket.once('connect', resolve);
       socket.once('error', reject);
@@ -207,10 +214,14 @@ export class WireClient {
       const found = this.#take();
       if (found !== null) return found;
       if (this.isClosed) return null;
+      if (this.#isAwaited) throw new Error('two readers of one connection');
+      this.#isAwaited = true;
       const woken = new Promise<void>((resolve) => {
         this.#wake = resolve;
       });
-      await within('message', woken, deadlineMs);
+      await within('message', woken, deadlineMs).finally(() => {
+        this.#isAwaited = false;
+      });
     }
   }
 
