@@ -18,6 +18,9 @@ export function temporaryFolder(): string {
   return canServerRead([tmpdir()]) ? tmpdir() : '/tmp';
 }
 
+/** Returns the folder `name`, which `fill` has made from an empty one at least once. */
+export type Keep = (name: string, fill: (folder: string) => Promise<void>) => Promise<string>;
+
 /** A new folder, owned by the servers' account, whose name starts with `prefix`. */
 export async function makeFolder(prefix: string): Promise<string> {
   const folder = await mkdtemp(join(temporaryFolder(), `pgfleet-${prefix}-`));

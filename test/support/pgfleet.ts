@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import type { Keep } from './folders.ts';
 import {
   type PoolerOptions,
   preparePooler,
@@ -14,9 +15,11 @@ import { until } from './until.ts';
 /** What a test says about its fleet. */
 export interface PgfleetOptions extends PoolerOptions {
   /** Number of workers; default 1. */
-  readonly size?: number;
+  readonly size?: number | 'auto';
   /** `[fleet]`, added to `size`. */
   readonly fleet?: Section;
+  /** Where a copy goes when the servers' account cannot enter the repository; default: the cache. */
+  readonly keep?: Keep;
 }
 
 /** A real pgfleet: a launcher and its workers on one port. */
@@ -52,7 +55,7 @@ export async function startPgfleet(options: PgfleetOptions = {}): Promise<TestPg
 
 /** Writes a fleet's files without starting it: for tests of a start that should fail. */
 export async function preparePgfleet(options: PgfleetOptions = {}): Promise<TestPgfleet> {
-  const { node, program } = await pgfleetFiles();
+  const { node, program } = await pgfleetFiles(options.keep);
   const args = [program, ...(options.args ?? [])];
   const command = { name: 'pgfleet', program: node, args };
   const make = (port: number, folder: string): TestPgfleet =>

@@ -30,6 +30,8 @@ export interface PoolerOptions {
   /** Arguments put before the configuration file. */
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** An empty folder to use instead of a temporary one. */
+  readonly folder?: string;
   /** In a process group of its own, so that Ctrl-C at the terminal does not reach it. */
   readonly detached?: boolean;
 }
@@ -174,30 +176,17 @@ export class TestPooler {
     return child.exitCode;
   }
 
+  /** Calls back when the started process ends, for whatever reason. */
+  onceEnded(callback: () => void): void {
+    this.#child?.once('exit', callback);
+  }
+
   /**
-   * Ends the pooler and removes its folder. Throws when it does not end, ends with another status
-   * than 0, leaves a process behind, or has logged an error that the test did not announce.
-   * Repeats the signal, which means "at once", when clients still hold servers after a second.
+   * Ends the pooler, removes its folder, and fails on what `end` finds wrong and on errors in the
+   * log that the test did not announce.
    */
   async stop(signal: NodeJS.Signals = 'SIGINT'): Promise<void> {
-    const problems: string[] = [];
-    const child = this.#child;
-    if (child !== null) {
-      if (!hasEnded(child)) {
-        child.kill(signal);
-        await until('it ended', () => hasEnded(child), { deadlineMs: 1_000 }).catch(() =>
-          child.kill(signal),
-        );
-        await waitForEnd(this.#command.name, child, 10_000).catch((error: Error) =>
-          problems.push(error.message),
-        );
-        if (child.exitCode !== 0) {
-          problems.push(`it ended with ${child.exitCode ?? child.signalCode}`);
-        }
-      }
-      const left = await this.#killAll();
-      if (left.length > 0) problems.push(`it left processes behind: ${left.join(', ')}`);
-    }
+    const problems = await this.end(signal);
     const log = this.log();
     await removeFolder(this.folder);
     const suspects = log
@@ -207,6 +196,30 @@ export class TestPooler {
     if (problems.length > 0) {
       throw new Error(`${this.#command.name}: ${problems.join('; ')}\n--- its log ---\n${log}`);
     }
+  }
+
+  /**
+   * Ends the pooler and returns what was wrong: it did not end, ended with another status than 0, or
+   * left processes behind, which are killed. The signal is repeated, which means "at once", when
+   * clients still hold servers after a second.
+   */
+  async end(signal: NodeJS.Signals = 'SIGINT'): Promise<string[]> {
+    const child = this.#child;
+    if (child === null) return [];
+    const problems: string[] = [];
+    if (!hasEnded(child)) {
+      child.kill(signal);
+      await until('it ended', () => hasEnded(child), { deadlineMs: 1_000 }).catch(() =>
+        child.kill(signal),
+      );
+      await waitForEnd(this.#command.name, child, 10_000).catch((error: Error) =>
+        problems.push(error.message),
+      );
+    }
+    if (child.exitCode !== 0) problems.push(`it ended with ${child.exitCode ?? child.signalCode}`);
+    const left = await this.#killAll();
+    if (left.length > 0) problems.push(`it left processes behind: ${left.join(', ')}`);
+    return problems;
   }
 
   /** Pids of every running process that this pooler's start has brought. */
@@ -232,7 +245,7 @@ export async function preparePooler<Pooler extends TestPooler>(
   make: (port: number, folder: string) => Pooler,
   moreSections: (folder: string) => string = () => '',
 ): Promise<Pooler> {
-  const folder = await makeFolder(prefix);
+  const folder = options.folder ?? (await makeFolder(prefix));
   const port = Number(options.settings?.['listen_port'] ?? (await freePort()));
   const pooler = make(port, folder);
   const roles = Object.fromEntries(Object.keys(ROLES).map((role) => [role, role]));

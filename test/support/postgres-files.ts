@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { canServerRead } from './account.ts';
-import { copyReadable } from './folders.ts';
+import { copyReadable, type Keep } from './folders.ts';
 
 export type PostgresVersion = 15 | 18;
 
@@ -28,10 +28,7 @@ export function clientProgram(name: string): string | null {
  * told to run no install scripts, a mended copy is made by `keep`, which is given the copy's name
  * and a function that fills an empty folder.
  */
-export async function postgresBin(
-  version: PostgresVersion,
-  keep: (name: string, fill: (folder: string) => Promise<void>) => Promise<string>,
-): Promise<string> {
+export async function postgresBin(version: PostgresVersion, keep: Keep): Promise<string> {
   if (version === 15) return DEBIAN_BIN;
   const native = embeddedFolder();
   const links = missingLinks(native);

@@ -125,6 +125,11 @@ export class TestPostgres {
     if (hasEnded(child)) throw new Error(`PostgreSQL ended at its start:\n${this.log()}`);
   }
 
+  /** Calls back when the server ends, for whatever reason. */
+  onceEnded(callback: () => void): void {
+    this.#child?.once('exit', callback);
+  }
+
   /** Runs `sql` on a standing connection of the superuser and returns the rows. */
   async query<Row extends pg.QueryResultRow = Record<string, unknown>>(
     sql: string,

@@ -4,7 +4,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { canServerRead } from './account.ts';
-import { cached, copyReadable } from './folders.ts';
+import { cached, copyReadable, type Keep } from './folders.ts';
 
 /** The folder that package.json is in. */
 export const REPOSITORY = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
@@ -29,9 +29,7 @@ interface Manifest {
  * Paths of Node.js and of `bin/pgfleet` for the servers' account: the repository's own, or, where
  * that account cannot enter it, a copy of what running takes, made by `keep`.
  */
-export async function pgfleetFiles(
-  keep: (name: string, fill: (folder: string) => Promise<void>) => Promise<string> = cached,
-): Promise<PgfleetFiles> {
+export async function pgfleetFiles(keep: Keep = cached): Promise<PgfleetFiles> {
   const program = join(REPOSITORY, 'bin/pgfleet');
   const samples = [NODE, program, join(REPOSITORY, 'src/cli/main.ts')];
   const modules = [...(await runtimeModules())];
