@@ -6,8 +6,8 @@
  * it and then removes it with the runtime of the other processor type, which it does not install.
  */
 
-const fs = require('fs');
-const path = require('path');
+const fs = require('node:fs');
+const path = require('node:path');
 
 const runtime = path.join('..', `node-${process.platform}-${process.arch}`, 'bin', 'node');
 const folder = path.join(__dirname, 'node_modules', '.bin');

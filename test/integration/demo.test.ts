@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { chmod, mkdir, readdir, symlink } from 'node:fs/promises';
+import { chmod, mkdir, readdir } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import pg from 'pg';
 import { canServerRead, giveToServer, serverAccount } from '../support/account.ts';
-import { copyReadable, makeFolder, removeFolder } from '../support/folders.ts';
+import { lendModules, makeClone, plainEnvironment } from '../support/clone.ts';
+import { makeFolder, removeFolder } from '../support/folders.ts';
 import { hasEnded, isRunning, processesWith, signalIfRunning } from '../support/processes.ts';
-import { REPOSITORY } from '../support/repository.ts';
 import { until } from '../support/until.ts';
 
 /** Starting takes initdb, and under a closed folder copies of Node and PostgreSQL. */
@@ -27,7 +27,7 @@ test('as root, in a clone that only root can enter, npm start pools queries unti
   await chmod(closed, 0o700);
   const clone = join(closed, 'clone');
   await makeClone(clone);
-  await symlink(join(REPOSITORY, 'node_modules'), join(clone, 'node_modules'));
+  await lendModules(clone, false);
   assert.ok(!canServerRead([join(clone, 'package.json')]));
 
   const blocker = createServer();
@@ -51,10 +51,7 @@ test('as a plain user npm start pools queries until it is told to end', async (t
   t.after(() => removeFolder(folder));
   const clone = join(folder, 'clone');
   await makeClone(clone);
-  const modules = join(REPOSITORY, 'node_modules');
-  if (canServerRead([join(modules, 'pg/package.json')]))
-    await symlink(modules, join(clone, 'node_modules'));
-  else await copyReadable(modules, clone);
+  await lendModules(clone, true);
 
   const demo = await startDemo(t, clone, serverAccount ?? {}, join(folder, 'tmp'));
   await poolsQueries(demo);
@@ -70,14 +67,6 @@ interface RunningDemo {
   output(): string;
 }
 
-/** What a clone has, without node_modules. */
-async function makeClone(clone: string): Promise<void> {
-  await mkdir(clone, { recursive: true });
-  for (const part of ['bench', 'bin', 'package.json', 'src', 'test']) {
-    await copyReadable(join(REPOSITORY, part), clone);
-  }
-}
-
 /** `npm start` as `account`, with an own folder for temporary files, up to its last line. */
 async function startDemo(
   t: TestContext,
@@ -88,16 +77,12 @@ async function startDemo(
   await mkdir(temporary);
   await giveToServer(temporary);
   const mark = randomBytes(8).toString('hex');
-  const own = Object.entries(process.env).filter(
-    ([name]) => !/^(?:npm_|NODE_|PGFLEET_TEST_FOLDER$)/.test(name),
-  );
   const env = {
-    ...Object.fromEntries(own),
+    ...plainEnvironment(),
     HOME: temporary,
     TMPDIR: temporary,
     [MARK]: mark,
-    npm_config_update_notifier: 'false',
-    npm_config_cache: join(clone, '..', 'npm-cache'),
+    npm_config_cache: join(temporary, 'npm-cache'),
   };
   const child = spawn('npm', ['start'], { ...account, cwd: clone, env, detached: true });
   t.after(() => {

@@ -9,7 +9,7 @@ import {
   TestPooler,
 } from './pooler.ts';
 import { childrenOf } from './processes.ts';
-import { pgfleetFiles } from './repository.ts';
+import { type PgfleetFiles, pgfleetFiles } from './repository.ts';
 import { until } from './until.ts';
 
 /** What a test says about its fleet. */
@@ -20,6 +20,8 @@ export interface PgfleetOptions extends PoolerOptions {
   readonly fleet?: Section;
   /** Where a copy goes when the servers' account cannot enter the repository; default: the cache. */
   readonly keep?: Keep;
+  /** What to run; default: the repository's own. */
+  readonly files?: PgfleetFiles;
 }
 
 /** A real pgfleet: a launcher and its workers on one port. */
@@ -55,7 +57,7 @@ export async function startPgfleet(options: PgfleetOptions = {}): Promise<TestPg
 
 /** Writes a fleet's files without starting it: for tests of a start that should fail. */
 export async function preparePgfleet(options: PgfleetOptions = {}): Promise<TestPgfleet> {
-  const { node, program } = await pgfleetFiles(options.keep);
+  const { node, program } = options.files ?? (await pgfleetFiles(options.keep));
   const args = [program, ...(options.args ?? [])];
   const command = { name: 'pgfleet', program: node, args };
   const make = (port: number, folder: string): TestPgfleet =>

@@ -1,0 +1,60 @@
+import type { Protocol } from './pgbench.ts';
+import type { Round } from './round.ts';
+
+/** All rounds of both poolers under one load. */
+export interface Case {
+  readonly protocol: Protocol;
+  readonly clients: number;
+  readonly pgfleet: readonly Round[];
+  /** Empty where this PgBouncer cannot take the load. */
+  readonly pgbouncer: readonly Round[];
+}
+
+const HEAD = [
+  'protocol',
+  'clients',
+  'pgfleet tps',
+  'PgBouncer tps',
+  'ratio',
+  'pgfleet CPU µs/tx',
+  'PgBouncer CPU µs/tx',
+  'ratio',
+];
+
+/** A Markdown table: medians with the least and greatest round, and pgfleet over PgBouncer. */
+export function markdownTable(cases: readonly Case[]): string {
+  const lines = cases.map(({ protocol, clients, pgfleet, pgbouncer }) => [
+    protocol,
+    String(clients),
+    ...comparison(pgfleet, pgbouncer, ({ tps }) => tps, 0),
+    ...comparison(pgfleet, pgbouncer, ({ cpuUs }) => cpuUs, 1),
+  ]);
+  const rule = HEAD.map((_, column) => (column === 0 ? '---' : '---:'));
+  return [HEAD, rule, ...lines].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+}
+
+/** The middle value, or the mean of the two in the middle. */
+export function median(values: readonly number[]): number {
+  if (values.length === 0) throw new Error('no values');
+  const sorted = values.toSorted((left, right) => left - right);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+function comparison(
+  ours: readonly Round[],
+  theirs: readonly Round[],
+  value: (round: Round) => number,
+  digits: number,
+): string[] {
+  const our = ours.map(value);
+  const their = theirs.map(value);
+  if (their.length === 0) return [spread(our, digits), '–', '–'];
+  const ratio = (median(our) / median(their)).toFixed(2);
+  return [spread(our, digits), spread(their, digits), `${ratio}×`];
+}
+
+function spread(values: readonly number[], digits: number): string {
+  const text = (value: number): string => value.toFixed(digits);
+  return `${text(median(values))} (${text(Math.min(...values))}–${text(Math.max(...values))})`;
+}
