@@ -1,5 +1,5 @@
 import type { Config } from '../config/config.ts';
-import { loadConfig } from '../config/load.ts';
+import { formatProblem, loadConfig } from '../config/load.ts';
 import { ConfigError } from '../errors.ts';
 import { assumeIdentity } from '../launcher/accounts.ts';
 import { Launcher } from '../launcher/launcher.ts';
@@ -53,7 +53,7 @@ async function runFleet(launcher: Launcher): Promise<number> {
 function readConfig(file: string): Config {
   const { config, problems } = loadConfig(file);
   for (const problem of problems) {
-    const text = `${problem.file}:${problem.line}: ${problem.key}: ${problem.text}`;
+    const text = formatProblem(problem);
     if (problem.level === 'error') log.error(text);
     else log.warning(text);
   }
