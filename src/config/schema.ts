@@ -5,15 +5,9 @@
  */
 
 import { z } from 'zod';
+import { intIn, mustBe, onOff, seconds, text, value, whyInvalid, wordIn } from './fields.ts';
 import { isCurve, isProtocolList, isTls13SuiteList } from './tls-values.ts';
-import {
-  parseBool,
-  parseInt32,
-  parseOnOff,
-  parseSeconds,
-  parseUint32,
-  parseWord,
-} from './values.ts';
+import { parseBool, parseInt32, parseUint32 } from './values.ts';
 
 export type SettingType = 'int' | 'uint' | 'bool' | 'time' | 'str' | 'enum';
 export type SettingValue = string | number | boolean | null;
@@ -167,7 +161,7 @@ const settingsShape = {
 const fleetShape = {
   size: value(
     (text) => (text.toLowerCase() === 'auto' ? 'auto' : parseInt32(text)),
-    'auto or 1 to 256',
+    mustBe('auto or 1 to 256'),
   )
     .refine((size) => size === 'auto' || (size >= 1 && size <= 256), 'must be auto or 1 to 256')
     .default('auto'),
@@ -241,39 +235,7 @@ export function readSetting(
   if (!Object.hasOwn(shape, key)) return null;
   const result = shape[key]!.safeParse(text);
   if (result.success) return { ok: true, value: result.data };
-  return { ok: false, why: result.error.issues.map((issue) => issue.message).join(', ') };
-}
-
-function text() {
-  return z.string();
-}
-
-function value<T>(parse: (text: string) => T | null, expected: string) {
-  return text().transform((given, context) => {
-    const parsed = parse(given);
-    if (parsed !== null) return parsed;
-    context.addIssue({ code: 'custom', message: `must be ${expected}` });
-    return z.NEVER;
-  });
-}
-
-function intIn(least: number, most: number) {
-  return value(parseInt32, 'a whole number').refine(
-    (number) => number >= least && number <= most,
-    `must be ${least} to ${most}`,
-  );
-}
-
-function wordIn<const W extends string>(words: readonly W[]) {
-  return value((given) => parseWord(words, given), `one of ${words.join(', ')}`);
-}
-
-function seconds() {
-  return value(parseSeconds, 'a number of seconds without a unit');
-}
-
-function onOff(fallback: boolean) {
-  return value(parseOnOff, 'on or off').default(fallback);
+  return { ok: false, why: whyInvalid(result.error) };
 }
 
 type Effect = Omit<About, 'type'>;
@@ -285,12 +247,12 @@ function int(fallback: number, effect: Effect, least = -(2 ** 31), most = 2 ** 3
 }
 
 function uint(fallback: number, effect: Effect) {
-  const number = value(parseUint32, 'a whole number');
+  const number = value(parseUint32, mustBe('a whole number'));
   return number.default(fallback).register(about, { ...effect, type: 'uint' });
 }
 
 function bool(fallback: boolean, effect: Effect) {
-  const number = value(parseBool, '0 or 1');
+  const number = value(parseBool, mustBe('0 or 1'));
   return number.default(fallback).register(about, { ...effect, type: 'bool' });
 }
 

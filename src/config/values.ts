@@ -68,13 +68,13 @@ export function parseWord<const W extends string>(words: readonly W[], text: str
 export function splitCommas(text: string): string[] {
   return text
     .split(',')
-    .map((item) => item.trim())
+    .map((item) => item.replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/g, ''))
     .filter((item) => item !== '');
 }
 
 /** Items between commas or blanks (`admin_users`, `stats_users`, `ignore_startup_parameters`). */
 export function splitNames(text: string): string[] {
-  return text.split(/[,\s]+/).filter((item) => item !== '');
+  return text.split(/[, \t\n\v\f\r]+/).filter((item) => item !== '');
 }
 
 function parseCNumber(text: string): number | null {
