@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import {
   chmodSync,
+  chownSync,
   mkdirSync,
   mkdtempSync,
   rmSync,
@@ -19,15 +20,10 @@ function folder(t: TestContext): string {
   return path;
 }
 
-test('the folder follows the real path of the configuration file', (t) => {
-  const base = folder(t);
-  const file = join(base, 'a.ini');
-  writeFileSync(file, '');
-  writeFileSync(join(base, 'b.ini'), '');
-  symlinkSync(file, join(base, 'link.ini'));
-  const path = runtimeDirOf(null, file);
-  assert.equal(runtimeDirOf(null, join(base, 'link.ini')), path);
-  assert.notEqual(runtimeDirOf(null, join(base, 'b.ini')), path);
+test('each configuration file has a folder of its own', () => {
+  const path = runtimeDirOf(null, '/etc/a.ini');
+  assert.equal(runtimeDirOf(null, '/etc/a.ini'), path);
+  assert.notEqual(runtimeDirOf(null, '/etc/b.ini'), path);
   assert.match(path, /\/pgfleet[^/]*\/[0-9a-f]{16}$/);
 });
 
@@ -61,5 +57,15 @@ test('a link, a file and a folder open to others are refused by name', (t) => {
   });
   assert.throws(() => createRuntimeDir(join(base, 'no', 'such'), true), {
     message: /^could not create runtime_dir .*: No such file or directory$/,
+  });
+});
+
+test("another account's folder is refused by name", (t) => {
+  if (process.getuid!() !== 0) return t.skip('only root can give a folder away');
+  const path = join(folder(t), 'run');
+  mkdirSync(path, { mode: 0o700 });
+  chownSync(path, 65534, 65534);
+  assert.throws(() => createRuntimeDir(path, true), {
+    message: `runtime_dir ${path} belongs to another user`,
   });
 });
