@@ -5,6 +5,7 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  renameSync,
   statSync,
   symlinkSync,
   writeFileSync,
@@ -477,4 +478,38 @@ test('pause and resume reach the workers, also one that is started while paused'
   await fleet.waitFor(/ LOG got SIGUSR1, but already paused\/suspended$/);
   fleet.child.kill('SIGUSR2');
   await fleet.waitFor(/ LOG got SIGUSR2, continuing from PAUSE$/);
+});
+
+test('where Node cannot bind without listening the workers bind and share the port themselves', async (t) => {
+  const fleet = await startedEchoFleet(t, { withoutBind: true, fleet: { size: 2 } });
+  await clientOfEach(t, fleet, 2);
+  const pids = fleet.workerPids();
+  const second = await startEchoFleet(t, {
+    withoutBind: true,
+    settings: { listen_port: fleet.port },
+  });
+  assert.equal(await second.ended(), 1);
+  await second.waitFor(/ WARNING cannot listen on .*: bind\(\): Address already in use$/);
+  fleet.child.kill('SIGQUIT');
+  assert.equal(await fleet.ended(), 0);
+  await assertGone(fleet, pids);
+});
+
+test('a log file is opened anew on SIGHUP, by the launcher and by its workers alike', async (t) => {
+  const folder = newFolder(t);
+  const logfile = join(folder, 'stderr.log');
+  const fleet = await startedEchoFleet(t, { folder, settings: { logfile }, fleet: { size: 1 } });
+  renameSync(logfile, `${logfile}.1`);
+  fleet.child.kill('SIGHUP');
+  await fleet.waitFor(/ WARNING reload is not supported yet/);
+  assert.match(readFileSync(`${logfile}.1`, 'utf8'), / LOG got SIGHUP, re-reading config\n$/);
+  assert.match(
+    readFileSync(logfile, 'utf8'),
+    /^[^\n]* WARNING reload is not supported yet[^\n]*\n$/,
+  );
+  const client = connect(t, { host: '127.0.0.1', port: fleet.port });
+  await until(
+    async () => (await client.ask('reopened')) === '1',
+    () => 'a reopened log',
+  );
 });

@@ -9,6 +9,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 const LAUNCHER = fileURLToPath(new URL('echo-launcher.ts', import.meta.url));
+const HIDE_BIND = encodeURIComponent("import net from 'node:net'; delete net._createServerHandle;");
 const DEADLINE_MS = 15_000;
 
 export interface EchoFleetOptions {
@@ -16,6 +17,8 @@ export interface EchoFleetOptions {
   readonly fleet?: Record<string, unknown>;
   /** ECHO_MODE of the workers. */
   readonly mode?: string;
+  /** Hides the private function that binds without listening, as a later Node might. */
+  readonly withoutBind?: boolean;
   /** A folder of the caller's, so that two fleets can share a configuration file. */
   readonly folder?: string;
 }
@@ -50,7 +53,8 @@ export async function startEchoFleet(
   const file = join(folder, 'pgfleet.ini');
   writeFileSync(file, '');
   const args = [LAUNCHER, file, JSON.stringify(settings), JSON.stringify(fleet)];
-  const env = { ...process.env, ECHO_MODE: options.mode ?? '' };
+  const env: NodeJS.ProcessEnv = { ...process.env, ECHO_MODE: options.mode ?? '' };
+  if (options.withoutBind) env['NODE_OPTIONS'] = `--import=data:text/javascript,${HIDE_BIND}`;
   const errors = join(folder, `stderr-${Math.random()}`);
   // A file, because a worker that outlives its launcher would keep a pipe open.
   const child = spawn('/bin/sh', ['-c', 'exec "$0" "$@" 2>"$ERRORS"', process.execPath, ...args], {
