@@ -1,4 +1,5 @@
 import { PRODUCT, RUNTIME } from '../log/version.ts';
+import { runCheck } from './check.ts';
 import { type Command, readCommandLine, TRY_HELP, USAGE } from './options.ts';
 import { run } from './run.ts';
 
@@ -14,10 +15,8 @@ async function runCommand(command: Command, args: readonly string[]): Promise<nu
     case 'misuse':
       process.stderr.write(`${command.text}\n${TRY_HELP}\n`);
       return 1;
-    case 'check': {
-      const { runCheck } = await import('./check.ts');
-      return runCheck(command.file, (line) => process.stdout.write(`${line}\n`));
-    }
+    case 'check':
+      return runCheck(command.file, process.stdout);
     case 'run':
       return await run(command.options, { mainUrl: import.meta.url, args });
   }

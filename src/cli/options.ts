@@ -43,7 +43,8 @@ export function readCommandLine(args: readonly string[]): Command {
   try {
     parsed = parse(args);
   } catch (error) {
-    const text = error instanceof Error ? error.message : String(error);
+    // The rest of Node's text is advice about file names that begin with a dash.
+    const [text] = (error instanceof Error ? error.message : String(error)).split('. ');
     return { kind: 'misuse', text: `pgfleet: ${text}` };
   }
   const { values, positionals } = parsed;

@@ -1,5 +1,6 @@
+import { realpathSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
-import { loadConfig } from '../config/load.ts';
+import { formatProblem, loadConfig } from '../config/load.ts';
 import { ConfigError } from '../errors.ts';
 import { assumeIdentity } from '../launcher/accounts.ts';
 import { Launcher } from '../launcher/launcher.ts';
@@ -24,19 +25,21 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
     const config = readConfig(options.file);
     const outputs = outputsOf(config, stderr, options.verbose);
-    takeIdentity(options.user ?? config.settings.user);
-    openLog(outputs);
     if (options.daemon && config.settings.pidfile === '') {
       throw new ConfigError('daemon needs pidfile configured');
     }
     if (options.daemon && !isBackground) {
       return await runInBackground(invocation.args, invocation.mainUrl);
     }
-    return await runFleet(new Launcher({ config, log: outputs }));
+    // The account may be one that cannot enter the file's folder.
+    const realFile = realpathSync(config.file);
+    takeIdentity(options.user ?? config.settings.user);
+    openLog(outputs);
+    return await runFleet(new Launcher({ config, realFile, log: outputs }));
   } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    log.fatal(error.message);
-    if (isBackground) reportToForeground({ kind: 'fatal', text: error.message });
+    const text = error instanceof ConfigError ? error.message : stackOf(error);
+    log.fatal(text);
+    if (isBackground) reportToForeground({ kind: 'fatal', text });
     return 1;
   }
 }
@@ -53,7 +56,7 @@ async function runFleet(launcher: Launcher): Promise<number> {
 function readConfig(file: string): Config {
   const { config, problems } = loadConfig(file);
   for (const problem of problems) {
-    const text = `${problem.file}:${problem.line}: ${problem.key}: ${problem.text}`;
+    const text = formatProblem(problem);
     if (problem.level === 'error') log.error(text);
     else log.warning(text);
   }
@@ -84,4 +87,9 @@ function openLog(outputs: LogOutputs): void {
     log.configure({ ...outputs, stderr: true, logfile: '' });
     throw new ConfigError(`Cannot open logfile: '${outputs.logfile}': ${osErrorText(error)}`);
   }
+}
+
+/** A mistake of the program's own: where it was made has to reach the log as well. */
+function stackOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }

@@ -8,7 +8,7 @@ import type { Config } from '../config/config.ts';
  */
 
 /** A listening socket that the launcher has bound and the worker inherits. */
-export const listenerSchema = z.object({
+const listenerSchema = z.object({
   /** Number of the inherited descriptor in the worker; null: bind `address` yourself. */
   fd: z.number().int().nullable(),
   kind: z.enum(['tcp', 'unix']),
@@ -20,11 +20,11 @@ export const listenerSchema = z.object({
 export type ListenerGrant = z.infer<typeof listenerSchema>;
 
 /** How a fleet ends: at once, when all clients have left, or when all servers are free. */
-export const stopModes = ['now', 'wait_for_clients', 'wait_for_servers'] as const;
+const stopModes = ['now', 'wait_for_clients', 'wait_for_servers'] as const;
 export type StopMode = (typeof stopModes)[number];
 
 /** A client that one worker passes to another: its socket travels beside this message. */
-export const handoffSchema = z.object({
+const handoffSchema = z.object({
   kind: z.literal('handoff'),
   /** Worker that should take it. */
   target: z.number().int(),
@@ -36,7 +36,7 @@ export const handoffSchema = z.object({
 });
 export type Handoff = z.infer<typeof handoffSchema>;
 
-export const startSchema = z.object({
+const startSchema = z.object({
   kind: z.literal('start'),
   config: z.custom<Config>((value) => typeof value === 'object' && value !== null),
   /** 0 to size - 1; the worker's number in cancel keys and its place in the split of limits. */

@@ -1,15 +1,22 @@
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { ConfigError } from '../errors.ts';
 import { osErrorText } from '../log/os-error.ts';
 
-/** Node has no `getpwnam`; `getent` asks every source that the system is set up with. */
+/**
+ * Fields of an account or a group, since Node has no `getpwnam`: from the local file, else from
+ * whatever else the system is set up with (LDAP, sssd).
+ */
 function lookUp(database: 'passwd' | 'group', name: string): string[] | null {
+  const entries = readFileSync(`/etc/${database}`, 'utf8').split('\n');
+  const local = entries.find((entry) => entry.startsWith(`${name}:`));
+  if (local !== undefined) return local.split(':');
   try {
-    const line = execFileSync('getent', ['--', database, name], {
+    const entry = execFileSync('/usr/bin/getent', ['--', database, name], {
       encoding: 'utf8',
       stdio: ['ignore', 'pipe', 'ignore'],
     });
-    return line.trimEnd().split(':');
+    return entry.trimEnd().split(':');
   } catch {
     return null;
   }

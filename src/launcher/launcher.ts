@@ -14,6 +14,8 @@ import { workerMainPath } from './worker-command.ts';
 
 export interface LauncherOptions {
   readonly config: Config;
+  /** Path of the configuration file without links, which names the fleet's runtime folder. */
+  readonly realFile: string;
   /** Where the workers log; the launcher's own log is set up by its caller. */
   readonly log: LogOutputs;
   /** The worker's program; default: pgfleet's own. */
@@ -30,6 +32,7 @@ export interface LauncherOptions {
  */
 export class Launcher {
   readonly #options: LauncherOptions;
+  readonly #runtimeDir: string;
   readonly #undo: (() => void)[] = [];
   #listeners: Listener[] = [];
   #fleet: Fleet | null = null;
@@ -43,6 +46,7 @@ export class Launcher {
 
   constructor(options: LauncherOptions) {
     this.#options = options;
+    this.#runtimeDir = runtimeDirOf(options.config.fleet.runtime_dir, options.realFile);
   }
 
   get isStopping(): boolean {
@@ -108,7 +112,7 @@ export class Launcher {
 
   /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
   async #listen(): Promise<void> {
-    const { settings, fleet, file } = this.#options.config;
+    const { settings, fleet } = this.#options.config;
     await checkUnixSocket(settings);
     if (settings.pidfile !== '') checkPidfile(settings.pidfile);
     this.#logLimits();
@@ -116,8 +120,7 @@ export class Launcher {
       for (const listener of this.#listeners) listener.close();
     });
     this.#listeners = await bindTcpListeners(settings, fleetSize(fleet.size));
-    const path = runtimeDirOf(fleet.runtime_dir, file);
-    const claim = await RuntimeClaim.take(path, fleet.runtime_dir !== null);
+    const claim = await RuntimeClaim.take(this.#runtimeDir, fleet.runtime_dir !== null);
     this.#undo.push(() => claim.release());
     const unix = bindUnixListener(settings);
     if (unix !== null) this.#listeners.push(unix);
@@ -130,7 +133,7 @@ export class Launcher {
       config,
       size: fleetSize(config.fleet.size),
       listeners: this.#listeners,
-      runtimeDir: runtimeDirOf(config.fleet.runtime_dir, config.file),
+      runtimeDir: this.#runtimeDir,
       workerMain,
       log: outputs,
     });

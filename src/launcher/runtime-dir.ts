@@ -6,7 +6,6 @@ import {
   lstatSync,
   mkdirSync,
   readdirSync,
-  realpathSync,
   renameSync,
   rmdirSync,
   rmSync,
@@ -29,12 +28,13 @@ export function workerSocketPath(runtimeDir: string, workerId: number): string {
 }
 
 /**
- * The folder of a configuration file's fleet: `configured`, else one that its real path picks under
- * `/run/pgfleet`, or under the temporary folder where that cannot be written. Nothing is created.
+ * The folder of a configuration file's fleet: `configured`, else one that the file's path, free of
+ * links, picks under `/run/pgfleet`, or under the temporary folder where that cannot be written.
+ * Nothing is created.
  */
-export function runtimeDirOf(configured: string | null, configFile: string): string {
+export function runtimeDirOf(configured: string | null, realFile: string): string {
   if (configured !== null) return configured;
-  const hash = createHash('sha256').update(realpathSync(configFile)).digest('hex').slice(0, 16);
+  const hash = createHash('sha256').update(realFile).digest('hex').slice(0, 16);
   if (isUsable(SYSTEM_FOLDER)) return join(SYSTEM_FOLDER, hash);
   // The temporary folder is everybody's, so each account has a folder of its own there.
   return join(tmpdir(), `pgfleet-${process.getuid!()}`, hash);

@@ -41,7 +41,7 @@ export function osErrorCode(error: unknown): string {
 }
 
 function errnoOf(error: unknown): number | undefined {
-  return error instanceof Error && 'errno' in error && typeof error.errno === 'number'
-    ? error.errno
-    : undefined;
+  if (!(error instanceof Error && 'errno' in error)) return undefined;
+  // Node gives it as libuv does, negative, but `process.setuid` and its like as the system does.
+  return typeof error.errno === 'number' ? -Math.abs(error.errno) : undefined;
 }

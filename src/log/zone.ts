@@ -9,7 +9,7 @@ const ZONE_FOLDER = '/usr/share/zoneinfo/';
 const HEADER_BYTES = 44;
 
 /** One kind of local time: how far it is ahead of UTC, in seconds, and what it is called. */
-export interface ZoneName {
+interface ZoneName {
   readonly offset: number;
   readonly name: string;
 }

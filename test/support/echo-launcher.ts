@@ -23,7 +23,7 @@ const outputs = { stderr: true, logfile: config.settings.logfile, verbose: 0 };
 const workerMain = fileURLToPath(new URL('echo-worker.ts', import.meta.url));
 try {
   log.configure(outputs);
-  const launcher = new Launcher({ config, log: outputs, workerMain });
+  const launcher = new Launcher({ config, realFile: file, log: outputs, workerMain });
   attachSignals(launcher);
   if (await launcher.start()) await launcher.finished;
 } catch (error) {

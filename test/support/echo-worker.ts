@@ -9,7 +9,7 @@ import type {
 
 /*
  * A worker without a pooler in it: it speaks the launcher's messages and answers its clients. Lines
- * that it knows: `who` (worker number and pid), `crash`, `hang`; everything else is echoed.
+ * that it knows: `who` (worker number and pid), `state`, `reopened`, `crash`, `hang`; everything else is echoed.
  * ECHO_MODE in the environment: `refuse` to start, `die` while starting, `deaf` to stop messages,
  * `pass` every client of worker 0 to worker 1 unread.
  */
@@ -19,6 +19,7 @@ const servers: { kind: 'tcp' | 'unix'; server: net.Server }[] = [];
 const clients = new Set<net.Socket>();
 let start: StartMessage;
 let isEnding = false;
+let reopened = 0;
 
 function tell(message: FromWorker): void {
   if (process.connected) process.send?.(message);
@@ -62,6 +63,7 @@ function serve(socket: net.Socket): void {
     const word = bytes.toString().trim();
     if (word === 'who') socket.write(`${start.workerId} ${process.pid}\n`);
     else if (word === 'state') socket.write(`${JSON.stringify(start.state)}\n`);
+    else if (word === 'reopened') socket.write(`${reopened}\n`);
     else if (word === 'crash') process.exit(3);
     else if (word === 'hang') for (;;);
     else socket.write(bytes);
@@ -85,6 +87,7 @@ function endIfEmpty(): void {
 process.on('message', (message: ToWorker, handle: unknown) => {
   if (message.kind === 'start') void begin(message);
   else if (message.kind === 'ping') tell({ kind: 'pong', seq: message.seq, clients: clients.size });
+  else if (message.kind === 'reopen_log') reopened++;
   else if (message.kind === 'stop') stop(message.mode);
   else if (message.kind === 'handoff') {
     serve(new net.Socket({ handle } as net.SocketConstructorOpts));

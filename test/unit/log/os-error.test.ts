@@ -13,6 +13,13 @@ test('an error of the system is worded as the C library words it', () => {
   );
 });
 
+test('the sign of the error number does not matter', () => {
+  for (const errno of [1, -1]) {
+    const error = Object.assign(new Error('EPERM, Operation not permitted'), { errno });
+    assert.equal(osErrorText(error), 'Operation not permitted');
+  }
+});
+
 test('another error keeps its own text', () => {
   assert.equal(osErrorText(new Error('odd')), 'odd');
   assert.equal(osErrorCode(new Error('odd')), '');
