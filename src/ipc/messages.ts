@@ -50,6 +50,12 @@ export const startSchema = z.object({
   /** Hex of a random secret that all workers share: salts of mock authentication. */
   fleetSecret: z.string(),
   state: z.object({ isPaused: z.boolean() }),
+  /** Where the worker logs: its inherited stderr, and a file that it opens by this path. */
+  log: z.object({
+    stderr: z.boolean(),
+    logfile: z.string(),
+    verbose: z.number().int(),
+  }),
 });
 export type StartMessage = z.infer<typeof startSchema>;
 
@@ -59,6 +65,8 @@ export const toWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('ping'), seq: z.number() }),
   z.object({ kind: z.literal('pause') }),
   z.object({ kind: z.literal('resume') }),
+  /** The log file may have been renamed: open its path anew. */
+  z.object({ kind: z.literal('reopen_log') }),
   z.object({ kind: z.literal('stop'), mode: z.enum(stopModes) }),
   handoffSchema,
 ]);
@@ -72,7 +80,8 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('ready'), incarnation: z.number() }),
   /** It cannot start: the reason is in `text`. */
   z.object({ kind: z.literal('failed'), text: z.string() }),
-  z.object({ kind: z.literal('pong'), seq: z.number() }),
+  /** `clients`: how many it has now, for the line that tells of its death. */
+  z.object({ kind: z.literal('pong'), seq: z.number(), clients: z.number().int().optional() }),
   /** After `stop`: what it waited for has happened and the process ends now. */
   z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
   handoffSchema,

@@ -1,28 +1,58 @@
+import { zoneAbbreviation } from './zone.ts';
+
+/** Longest message, in bytes, that PgBouncer writes; the rest is cut. */
+const MAX_MESSAGE_BYTES = 2047;
+
 /**
- * One log line in PgBouncer's layout: `YYYY-MM-DD HH:MM:SS.mmm ZZZ [pid] LEVEL text`, in local time,
- * newlines inside the text becoming newline and tab.
+ * One log line in PgBouncer's layout: `YYYY-MM-DD HH:MM:SS.mmm ZZZ [pid] LEVEL text`, in local time.
+ * Newlines inside the text become newline and tab, so that no text can pass for a line of its own;
+ * other control characters are written as `\x1b`, so that none reaches a terminal.
  */
 export function formatLine(at: Date, pid: number, level: string, text: string): string {
-  const body = text.includes('\n') ? text.trimEnd().replaceAll('\n', '\n\t') : text;
-  return `${formatTime(at)} [${pid}] ${level} ${body}\n`;
+  return `${formatTime(at)} [${pid}] ${level} ${formatMessage(text)}\n`;
+}
+
+/**
+ * A database, user or host name as an object prefix shows it: blanks and control characters as
+ * `\x20`, because a name with a blank could forge the end of the prefix and with it an address.
+ */
+export function escapeName(name: string): string {
+  return replaceUnsafe(name, NAME_UNSAFE);
+}
+
+const NAME_UNSAFE = unsafePattern(String.raw`\u0000-\u0020\u007f-\u00a0\u2028\u2029`);
+const TEXT_UNSAFE = unsafePattern(String.raw`\u0000-\u0009\u000b-\u001f\u007f`);
+
+function unsafePattern(characters: string): RegExp {
+  return new RegExp(`[${characters}]`, 'g');
+}
+
+function replaceUnsafe(text: string, pattern: RegExp): string {
+  return text.replace(pattern, (found) =>
+    [...Buffer.from(found)].map((byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join(''),
+  );
+}
+
+function formatMessage(text: string): string {
+  let message = replaceUnsafe(text, TEXT_UNSAFE);
+  if (message.includes('\n')) message = message.trimEnd().replaceAll('\n', '\n\t');
+  // A UTF-16 unit takes at most three bytes, so short texts need no second look.
+  if (message.length * 3 <= MAX_MESSAGE_BYTES) return message;
+  const bytes = Buffer.from(message);
+  if (bytes.length <= MAX_MESSAGE_BYTES) return message;
+  let end = MAX_MESSAGE_BYTES;
+  while ((bytes[end]! & 0xc0) === 0x80) end--;
+  return bytes.toString('utf8', 0, end);
 }
 
 /** Local time with milliseconds and the zone's abbreviation. */
 function formatTime(at: Date): string {
   const date = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  return `${date} ${time}.${String(at.getMilliseconds()).padStart(3, '0')} ${zoneOf(at)}`;
+  const milliseconds = String(at.getMilliseconds()).padStart(3, '0');
+  return `${date} ${time}.${milliseconds} ${zoneAbbreviation(at)}`;
 }
 
 function two(value: number): string {
   return value < 10 ? `0${value}` : String(value);
-}
-
-/** Zone as `UTC` or `+HH` / `+HHMM`. */
-function zoneOf(at: Date): string {
-  const minutes = -at.getTimezoneOffset();
-  if (minutes === 0) return 'UTC';
-  const size = Math.abs(minutes);
-  const tail = size % 60 === 0 ? '' : two(size % 60);
-  return `${minutes < 0 ? '-' : '+'}${two(Math.floor(size / 60))}${tail}`;
 }

@@ -28,7 +28,10 @@ export function decodeStartup(bytes: Buffer, start: number, end: number): Startu
     if (nameEnd === -1) return { version, parameters, isTerminated: false };
     const valueEnd = endOfString(bytes, nameEnd + 1, end);
     if (valueEnd === -1) return { version, parameters, isTerminated: false };
-    parameters.push([bytes.toString('utf8', at, nameEnd), bytes.toString('utf8', nameEnd + 1, valueEnd)]);
+    parameters.push([
+      bytes.toString('utf8', at, nameEnd),
+      bytes.toString('utf8', nameEnd + 1, valueEnd),
+    ]);
     at = valueEnd + 1;
   }
   return { version, parameters, isTerminated: at === end - 1 };

@@ -1,0 +1,152 @@
+import { InvariantError } from '../errors.ts';
+import { ClientScram } from './client-scram.ts';
+import type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
+import { isSameText, MD5_SALT_BYTES, md5Answer, md5Secret } from './md5.ts';
+import { AuthCode, authRequest, decodePassword, MAX_AUTH_BYTES } from './messages.ts';
+import { verifyPassword } from './scram.ts';
+import type { StoredSecret } from './secret.ts';
+
+export type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
+
+const ACCEPTED: AuthStep = { kind: 'accepted', message: null, clientKeys: null };
+const PASSWORD_FAILED: AuthStep = {
+  kind: 'refused',
+  text: 'password authentication failed',
+  detail: null,
+};
+const EMPTY_PASSWORD: AuthStep = {
+  kind: 'refused',
+  text: 'empty password returned by client',
+  detail: null,
+};
+const TRUST_FAILED: AuthStep = {
+  kind: 'refused',
+  text: '"trust" authentication failed',
+  detail: null,
+};
+
+/**
+ * Starts the login of one client by `request.method` (PgBouncer's `auth_type`). An unknown user and
+ * one with an empty secret go through the same messages as others and fail at the end.
+ */
+export function startClientAuth(request: ClientAuthRequest): ClientAuth {
+  switch (request.method) {
+    case 'any':
+      return new Settled(ACCEPTED);
+    case 'trust':
+      return new Settled(request.secret === null ? TRUST_FAILED : ACCEPTED);
+    case 'plain':
+      return new ClientPassword(request);
+    case 'md5':
+      // The name's SCRAM verifier cannot answer an MD5 request, so PgBouncer offers SASL instead.
+      return request.secret?.kind === 'scram' ? new ClientScram(request) : new ClientMd5(request);
+    case 'scram-sha-256':
+      return new ClientScram(request);
+  }
+}
+
+/** A method that asks the client for nothing. */
+class Settled implements ClientAuth {
+  readonly #outcome: AuthStep;
+
+  constructor(outcome: AuthStep) {
+    this.#outcome = outcome;
+  }
+
+  begin(): AuthStep {
+    return this.#outcome;
+  }
+
+  onMessage(): AuthStep {
+    return PASSWORD_FAILED;
+  }
+}
+
+/** A method with one question and one answer that is a PasswordMessage. */
+abstract class OnePassword implements ClientAuth {
+  #isAsked = false;
+  #isAnswered = false;
+
+  begin(): AuthStep {
+    if (this.#isAsked) throw new InvariantError('authentication began twice');
+    this.#isAsked = true;
+    return { kind: 'send', message: this.question() };
+  }
+
+  onMessage(body: Buffer): AuthStep | Promise<AuthStep> {
+    if (!this.#isAsked) throw new InvariantError('password before authentication began');
+    if (this.#isAnswered || body.length > MAX_AUTH_BYTES) return PASSWORD_FAILED;
+    this.#isAnswered = true;
+    const password = decodePassword(body);
+    if (password === null) return PASSWORD_FAILED;
+    if (password.length === 0) return EMPTY_PASSWORD;
+    const verdict = this.isRight(password);
+    return typeof verdict === 'boolean' ? settle(verdict) : verdict.then(settle);
+  }
+
+  protected abstract question(): Buffer;
+  protected abstract isRight(answer: Buffer): boolean | Promise<boolean>;
+}
+
+function settle(isRight: boolean): AuthStep {
+  return isRight ? ACCEPTED : PASSWORD_FAILED;
+}
+
+class ClientPassword extends OnePassword {
+  readonly #user: string;
+  readonly #secret: StoredSecret | null;
+
+  constructor(request: ClientAuthRequest) {
+    super();
+    this.#user = request.user;
+    this.#secret = request.secret;
+  }
+
+  protected question(): Buffer {
+    return authRequest(AuthCode.cleartextPassword);
+  }
+
+  protected isRight(password: Buffer): boolean | Promise<boolean> {
+    const secret = this.#secret;
+    switch (secret?.kind) {
+      case 'plain':
+        return isSameText(password, secret.password.reveal());
+      case 'md5':
+        return isSameText(md5Secret(password, this.#user), secret.hash.reveal());
+      case 'scram':
+        // The caller's read buffer is reused while the derivation runs.
+        return verifyPassword(Buffer.from(password), secret.verifier);
+      default:
+        return false;
+    }
+  }
+}
+
+class ClientMd5 extends OnePassword {
+  readonly #stored: StoredSecret | null;
+  readonly #user: string;
+  readonly #salt: Buffer;
+
+  constructor(request: ClientAuthRequest) {
+    super();
+    this.#stored = request.secret;
+    this.#user = request.user;
+    this.#salt = request.random(MD5_SALT_BYTES);
+  }
+
+  protected question(): Buffer {
+    return authRequest(AuthCode.md5Password, this.#salt);
+  }
+
+  protected isRight(answer: Buffer): boolean {
+    const secret = this.#stored;
+    if (secret?.kind === 'md5') {
+      return isSameText(answer, md5Answer(secret.hash.reveal(), this.#salt));
+    }
+    if (secret?.kind === 'plain') {
+      const stored = md5Secret(secret.password.reveal(), this.#user);
+      return isSameText(answer, md5Answer(stored, this.#salt));
+    }
+    return false;
+  }
+}

@@ -1,0 +1,47 @@
+import type { ScramKeys } from './scram.ts';
+import type { StoredSecret } from './secret.ts';
+
+/** A login to the pooler, as the session asks for it. */
+export interface ClientAuthRequest {
+  readonly method: 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256';
+  /** Name from the startup packet. */
+  readonly user: string;
+  /** What is stored for that name; null: nobody has it. */
+  readonly secret: StoredSecret | null;
+  /** `scram_iterations`: for users stored as plain text and unknown ones. */
+  readonly scramIterations: number;
+  /** Random secret that all workers of the fleet share: salts of users that have none. */
+  readonly fleetSecret: Buffer;
+  /** Source of `n` unpredictable bytes. */
+  readonly random: (n: number) => Buffer;
+}
+
+/** What the session does next. */
+export type AuthStep =
+  /** Send the whole message, wait for the client's next `p`. */
+  | { readonly kind: 'send'; readonly message: Buffer }
+  | {
+      readonly kind: 'accepted';
+      /** AuthenticationSASLFinal to send ahead of AuthenticationOk. */
+      readonly message: Buffer | null;
+      /** Keys that the client proved, for SCRAM pass-through. */
+      readonly clientKeys: ScramKeys | null;
+    }
+  | {
+      readonly kind: 'refused';
+      /** Text for the client, PgBouncer's. */
+      readonly text: string;
+      /** PgBouncer's ERROR line that explains it in the log; holds no secret. */
+      readonly detail: string | null;
+    };
+
+/** One login in progress. A step other than `send` is the last one. */
+export interface ClientAuth {
+  /** The first step; called once, before any message. */
+  begin(): AuthStep;
+  /**
+   * Takes the body of a `p` message (the bytes behind its header), which may be reused as soon as
+   * this returns. Never rejects for what a client sends.
+   */
+  onMessage(body: Buffer): AuthStep | Promise<AuthStep>;
+}

@@ -1,0 +1,27 @@
+import { PRODUCT, RUNTIME } from '../log/version.ts';
+import { type Command, readCommandLine, TRY_HELP, USAGE } from './options.ts';
+import { run } from './run.ts';
+
+/** Runs one command. Returns the exit status. */
+async function runCommand(command: Command, args: readonly string[]): Promise<number> {
+  switch (command.kind) {
+    case 'help':
+      process.stdout.write(USAGE);
+      return 0;
+    case 'version':
+      process.stdout.write(`${PRODUCT}\n${RUNTIME.replaceAll(', ', '\n')}\n`);
+      return 0;
+    case 'misuse':
+      process.stderr.write(`${command.text}\n${TRY_HELP}\n`);
+      return 1;
+    case 'check': {
+      const { runCheck } = await import('./check.ts');
+      return runCheck(command.file, (line) => process.stdout.write(`${line}\n`));
+    }
+    case 'run':
+      return await run(command.options, { mainUrl: import.meta.url, args });
+  }
+}
+
+const args = process.argv.slice(2);
+process.exitCode = await runCommand(readCommandLine(args), args);

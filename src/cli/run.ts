@@ -1,0 +1,87 @@
+import type { Config } from '../config/config.ts';
+import { loadConfig } from '../config/load.ts';
+import { ConfigError } from '../errors.ts';
+import { assumeIdentity } from '../launcher/accounts.ts';
+import { Launcher } from '../launcher/launcher.ts';
+import { attachSignals } from '../launcher/signals.ts';
+import { type LogOutputs, log } from '../log/logger.ts';
+import { osErrorText } from '../log/os-error.ts';
+import { isInBackground, reportToForeground, runInBackground } from './daemon.ts';
+import type { RunOptions } from './options.ts';
+
+/** Where the program begins, and the arguments it was given. */
+export interface Invocation {
+  readonly mainUrl: string;
+  readonly args: readonly string[];
+}
+
+/** Runs a fleet until it is told to end. Returns the exit status. */
+export async function run(options: RunOptions, invocation: Invocation): Promise<number> {
+  const isBackground = options.daemon && isInBackground();
+  const stderr = !options.quiet && !isBackground;
+  log.configure({ stderr, logfile: '', verbose: options.verbose });
+  try {
+    if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
+    const config = readConfig(options.file);
+    const outputs = outputsOf(config, stderr, options.verbose);
+    takeIdentity(options.user ?? config.settings.user);
+    openLog(outputs);
+    if (options.daemon && config.settings.pidfile === '') {
+      throw new ConfigError('daemon needs pidfile configured');
+    }
+    if (options.daemon && !isBackground) {
+      return await runInBackground(invocation.args, invocation.mainUrl);
+    }
+    return await runFleet(new Launcher({ config, log: outputs }));
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    log.fatal(error.message);
+    if (isBackground) reportToForeground({ kind: 'fatal', text: error.message });
+    return 1;
+  }
+}
+
+async function runFleet(launcher: Launcher): Promise<number> {
+  attachSignals(launcher);
+  if (await launcher.start()) {
+    reportToForeground({ kind: 'up' });
+    await launcher.finished;
+  }
+  return 0;
+}
+
+function readConfig(file: string): Config {
+  const { config, problems } = loadConfig(file);
+  for (const problem of problems) {
+    const text = `${problem.file}:${problem.line}: ${problem.key}: ${problem.text}`;
+    if (problem.level === 'error') log.error(text);
+    else log.warning(text);
+  }
+  if (config === null) throw new ConfigError('cannot load config file');
+  return config;
+}
+
+/** `verbose` in the file outranks `-v`, as in PgBouncer. */
+function outputsOf({ settings, given }: Config, stderr: boolean, verbose: number): LogOutputs {
+  return {
+    stderr,
+    logfile: settings.logfile,
+    verbose: given.includes('verbose') ? settings.verbose : verbose,
+  };
+}
+
+/** The account is changed before anything is created, so that all of it belongs to that account. */
+function takeIdentity(user: string | null): void {
+  if (user !== null && user !== '') assumeIdentity(user);
+  if (process.getuid!() === 0) throw new ConfigError('PgBouncer should not run as root');
+}
+
+function openLog(outputs: LogOutputs): void {
+  try {
+    log.configure(outputs);
+  } catch (error) {
+    // It would be written nowhere under -q, and an operator has to see why nothing runs.
+    log.configure({ ...outputs, stderr: true, logfile: '' });
+    throw new ConfigError(`Cannot open logfile: '${outputs.logfile}': ${osErrorText(error)}`);
+  }
+}

@@ -1,0 +1,44 @@
+import { execFileSync } from 'node:child_process';
+import { ConfigError } from '../errors.ts';
+import { osErrorText } from '../log/os-error.ts';
+
+/** Node has no `getpwnam`; `getent` asks every source that the system is set up with. */
+function lookUp(database: 'passwd' | 'group', name: string): string[] | null {
+  try {
+    const line = execFileSync('getent', ['--', database, name], {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    return line.trimEnd().split(':');
+  } catch {
+    return null;
+  }
+}
+
+/** Number of a Unix group given by name or number; null when there is none of that name. */
+export function findGroup(group: string): number | null {
+  if (/^\d+$/.test(group)) return Number(group);
+  const entry = lookUp('group', group);
+  return entry === null ? null : Number(entry[2]);
+}
+
+/**
+ * Makes this process one of a Unix account, for good, with that account's groups. Nothing happens
+ * when it is that account's already. Throws ConfigError with PgBouncer's text.
+ */
+export function assumeIdentity(user: string): void {
+  const entry = lookUp('passwd', user);
+  if (entry === null) throw new ConfigError(`could not find user '${user}' to switch to`);
+  const uid = Number(entry[2]);
+  const gid = Number(entry[3]);
+  if (process.geteuid!() === uid && process.getuid!() === uid) return;
+  try {
+    process.initgroups!(user, gid);
+    process.setgid!(gid);
+    process.setuid!(uid);
+  } catch (error) {
+    throw new ConfigError(`failed to assume identity of user '${user}': ${osErrorText(error)}`, {
+      cause: error,
+    });
+  }
+}

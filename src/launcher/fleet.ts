@@ -1,0 +1,255 @@
+import { randomBytes } from 'node:crypto';
+import { rmSync } from 'node:fs';
+import type { Config } from '../config/config.ts';
+import { ConfigError } from '../errors.ts';
+import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
+import { type LogOutputs, log } from '../log/logger.ts';
+import { Backoff } from './backoff.ts';
+import { pickTarget, type RawHandle } from './handoff.ts';
+import { inheritanceOf, type Listener } from './listener.ts';
+import { workerSocketPath } from './runtime-dir.ts';
+import { workerNodeFlags } from './worker-command.ts';
+import { FIRST_SOCKET_FD, WorkerProcess } from './worker-process.ts';
+
+/*
+ * The fleet's processes.
+ *
+ *   starting ──(all ready)──> running ──(stop)──> stopping ──(no process left)──> ended
+ *      └──────(stop, or one cannot start)────────────^
+ *
+ * A worker that ends while the fleet is running is replaced, whatever ended it; otherwise not.
+ */
+const Phase = { starting: 0, running: 1, stopping: 2, ended: 3 } as const;
+type Phase = (typeof Phase)[keyof typeof Phase];
+
+const PING_MS = 1000;
+/** How long a worker may take from its first instruction to accepting clients. */
+const START_LIMIT_MS = 60_000;
+/** How long a process may linger that was told to end or said that it would. */
+const LINGER_MS = 2000;
+const SECRET_BYTES = 32;
+
+export interface FleetOptions {
+  readonly config: Config;
+  readonly size: number;
+  readonly listeners: readonly Listener[];
+  readonly runtimeDir: string;
+  readonly workerMain: string;
+  readonly log: LogOutputs;
+}
+
+/** A worker's number and the process that has it now. */
+interface Place {
+  readonly id: number;
+  readonly backoff: Backoff;
+  process: WorkerProcess | null;
+  incarnation: number;
+  /** When the last process ended, for the line that tells of the next. */
+  endedAt: number;
+  restart: NodeJS.Timeout | null;
+}
+
+/** The worker processes: starts them, replaces those that die or hang, passes clients, ends them. */
+export class Fleet {
+  isPaused = false;
+  readonly #options: FleetOptions;
+  readonly #places: readonly Place[];
+  readonly #nodeFlags = workerNodeFlags();
+  readonly #secret = randomBytes(SECRET_BYTES).toString('hex');
+  #phase: Phase = Phase.starting;
+  #startError: ConfigError | null = null;
+  #onUp: () => void = () => {};
+  #onEnd: () => void = () => {};
+  readonly #up = new Promise<void>((resolve) => {
+    this.#onUp = resolve;
+  });
+  readonly #ended = new Promise<void>((resolve) => {
+    this.#onEnd = resolve;
+  });
+  #pinging: NodeJS.Timeout | undefined;
+
+  constructor(options: FleetOptions) {
+    this.#options = options;
+    this.#places = Array.from({ length: options.size }, (_, id) => ({
+      id,
+      backoff: new Backoff(),
+      process: null,
+      incarnation: 0,
+      endedAt: 0,
+      restart: null,
+    }));
+  }
+
+  /** Process ids by worker number; 0 for one that is down. */
+  get pids(): number[] {
+    return this.#places.map((place) => place.process?.pid ?? 0);
+  }
+
+  /**
+   * Starts all workers and waits until they accept clients. False when `stop` came first. Throws
+   * ConfigError, with no process left, when one of them cannot start.
+   */
+  async start(): Promise<boolean> {
+    for (const place of this.#places) this.#spawn(place);
+    this.#pinging = setInterval(() => this.#ping(), PING_MS);
+    await Promise.race([this.#up, this.#ended]);
+    if (this.#startError !== null) throw this.#startError;
+    return this.#phase === Phase.running;
+  }
+
+  pause(): void {
+    this.isPaused = true;
+    for (const { process } of this.#places) process?.send({ kind: 'pause' });
+  }
+
+  resume(): void {
+    this.isPaused = false;
+    for (const { process } of this.#places) process?.send({ kind: 'resume' });
+  }
+
+  reopenLogs(): void {
+    for (const { process } of this.#places) process?.send({ kind: 'reopen_log' });
+  }
+
+  /** Ends all workers and waits until none is left. May be called again with a faster mode. */
+  async stop(mode: StopMode): Promise<void> {
+    this.#phase = Math.max(this.#phase, Phase.stopping) as Phase;
+    for (const place of this.#places) {
+      if (place.restart !== null) clearTimeout(place.restart);
+      place.restart = null;
+      const { process } = place;
+      if (process === null) continue;
+      if (!process.isReady) process.kill();
+      process.send({ kind: 'stop', mode });
+      if (mode === 'now') this.#killLater(place, process);
+    }
+    this.#endIfEmpty();
+    await this.#ended;
+  }
+
+  #spawn(place: Place): void {
+    const { config, listeners, runtimeDir, workerMain } = this.#options;
+    const { descriptors, grants } = inheritanceOf(listeners, place.id, FIRST_SOCKET_FD);
+    const incarnation = ++place.incarnation;
+    // A process that was killed leaves its socket's file behind, in the way of its successor.
+    rmSync(workerSocketPath(runtimeDir, place.id), { force: true });
+    place.restart = null;
+    const start = (): StartMessage => ({
+      kind: 'start',
+      config,
+      workerId: place.id,
+      size: this.#places.length,
+      incarnation,
+      listeners: [...grants],
+      runtimeDir,
+      fleetSecret: this.#secret,
+      state: { isPaused: this.isPaused },
+      log: this.#options.log,
+    });
+    const stallTimeout = config.fleet.worker_stall_timeout;
+    const spec = { workerMain, nodeFlags: this.#nodeFlags, descriptors, stallTimeout, start };
+    const worker = new WorkerProcess(incarnation, spec, {
+      onReady: () => this.#onReady(place, worker),
+      onFailed: (text) => this.#onFailed(place, text),
+      onStopped: () => this.#killLater(place, worker),
+      onAwake: () => log.info(`worker ${place.id} responding again`),
+      onHandoff: (handoff, handle) => {
+        this.#passOn({ ...handoff, visited: [...handoff.visited, place.id] }, handle);
+      },
+      onExit: (how) => this.#onExit(place, worker, how),
+    });
+    place.process = worker;
+  }
+
+  #onReady(place: Place, worker: WorkerProcess): void {
+    if (place.incarnation === 1) {
+      log.info(`worker ${place.id} started (pid ${worker.pid})`);
+    } else {
+      const afterMs = Math.round(performance.now() - place.endedAt);
+      const attempt = place.backoff.attempt;
+      log.info(
+        `worker ${place.id} restarted (pid ${worker.pid}, attempt ${attempt}, after ${afterMs}ms)`,
+      );
+    }
+    if (this.#phase !== Phase.starting) return;
+    if (!this.#places.every(({ process }) => process?.isReady)) return;
+    this.#phase = Phase.running;
+    this.#onUp();
+  }
+
+  #onFailed(place: Place, text: string): void {
+    if (this.#phase === Phase.starting) this.#abandonStart(text);
+    else log.error(`worker ${place.id} cannot start: ${text}`);
+  }
+
+  #onExit(place: Place, worker: WorkerProcess, how: string): void {
+    place.process = null;
+    place.endedAt = performance.now();
+    const { id } = place;
+    if (this.#phase === Phase.starting) {
+      this.#abandonStart(`worker ${id} died while starting: ${how}`);
+    } else if (this.#phase === Phase.running || !(worker.isKilled || how === 'exit code 0')) {
+      const lost = worker.clients === undefined ? '' : `, clients lost=${worker.clients}`;
+      log.warning(`worker ${id} died: ${how} (pid ${worker.pid}, age=${worker.age}s${lost})`);
+    }
+    if (this.#phase === Phase.running) this.#scheduleRestart(place, worker);
+    this.#endIfEmpty();
+  }
+
+  #scheduleRestart(place: Place, worker: WorkerProcess): void {
+    const pauseMs = place.backoff.next(performance.now() - worker.spawnedAt);
+    if (place.backoff.isAtLimit) {
+      log.error(`worker ${place.id} keeps dying, next attempt in ${pauseMs / 1000}s`);
+    }
+    place.restart = setTimeout(() => this.#spawn(place), pauseMs);
+  }
+
+  #abandonStart(text: string): void {
+    this.#startError = new ConfigError(text);
+    this.#phase = Phase.stopping;
+    for (const { process } of this.#places) process?.kill();
+  }
+
+  #endIfEmpty(): void {
+    if (this.#phase !== Phase.stopping) return;
+    if (this.#places.some(({ process }) => process !== null)) return;
+    this.#phase = Phase.ended;
+    clearInterval(this.#pinging);
+    this.#onEnd();
+  }
+
+  #ping(): void {
+    for (const { id, process } of this.#places) {
+      if (process === null) continue;
+      const verdict = process.ping();
+      const isLate = !process.isReady && performance.now() - process.spawnedAt > START_LIMIT_MS;
+      if (verdict !== 'well') {
+        log.warning(`worker ${id} not responding for ${process.pulse.lateSeconds}s`);
+      }
+      if (verdict === 'stalled' || isLate) process.kill();
+    }
+  }
+
+  #killLater(place: Place, worker: WorkerProcess): void {
+    setTimeout(() => {
+      if (place.process !== worker || worker.isKilled) return;
+      log.warning(`worker ${place.id} does not end, killing it (pid ${worker.pid})`);
+      worker.kill();
+    }, LINGER_MS).unref();
+  }
+
+  /** Gives a client's socket to a worker. It stays open here until it is on its way. */
+  #passOn(handoff: Handoff, handle: RawHandle): void {
+    const live = this.#places.filter(({ process }) => process?.isReady).map(({ id }) => id);
+    const target = pickTarget(handoff, live);
+    if (target === null) {
+      log.warning('a client is closed because no worker is left to take it');
+      handle.close();
+      return;
+    }
+    this.#places[target]!.process!.sendSocket({ ...handoff, target }, handle, (isSent) => {
+      if (isSent) handle.close();
+      else this.#passOn({ ...handoff, visited: [...handoff.visited, target] }, handle);
+    });
+  }
+}

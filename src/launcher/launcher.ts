@@ -1,0 +1,182 @@
+import type { Config } from '../config/config.ts';
+import { ConfigError } from '../errors.ts';
+import type { StopMode } from '../ipc/messages.ts';
+import { type LogOutputs, log } from '../log/logger.ts';
+import { PRODUCT, RUNTIME } from '../log/version.ts';
+import { Fleet } from './fleet.ts';
+import type { Listener } from './listener.ts';
+import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
+import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
+import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
+import { bindTcpListeners } from './tcp-listeners.ts';
+import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
+import { workerMainPath } from './worker-command.ts';
+
+export interface LauncherOptions {
+  readonly config: Config;
+  /** Where the workers log; the launcher's own log is set up by its caller. */
+  readonly log: LogOutputs;
+  /** The worker's program; default: pgfleet's own. */
+  readonly workerMain?: string;
+}
+
+/**
+ * The parent process of a fleet: binds the addresses, starts the workers, keeps them running and ends
+ * them. It never accepts, reads or writes for a client. `start` and then `finished` are its life:
+ *
+ *   starting ──> up ──(stop)──> stopping ──> finished
+ *
+ * What it makes on the way (sockets, folder, pidfile) is undone in reverse order when it ends.
+ */
+export class Launcher {
+  readonly #options: LauncherOptions;
+  readonly #undo: (() => void)[] = [];
+  #listeners: Listener[] = [];
+  #fleet: Fleet | null = null;
+  #stopMode: StopMode | null = null;
+  #hasStarted = false;
+  #onFinished: () => void = () => {};
+  /** Settled when the fleet has been stopped and nothing of it is left. */
+  readonly finished = new Promise<void>((resolve) => {
+    this.#onFinished = resolve;
+  });
+
+  constructor(options: LauncherOptions) {
+    this.#options = options;
+  }
+
+  get isStopping(): boolean {
+    return this.#stopMode !== null;
+  }
+
+  get isPaused(): boolean {
+    return this.#fleet?.isPaused ?? false;
+  }
+
+  /** Process ids of the workers by number; 0 for one that is down. */
+  get workerPids(): number[] {
+    return this.#fleet?.pids ?? [];
+  }
+
+  /**
+   * Brings the fleet up. False when `stop` came first. Throws ConfigError with PgBouncer's text when
+   * it cannot, after undoing what had been done.
+   */
+  async start(): Promise<boolean> {
+    try {
+      await this.#listen();
+      const isUp = !this.isStopping && (await this.#startWorkers());
+      if (isUp) this.#announce();
+      else await this.#finish();
+      this.#hasStarted = isUp;
+      return isUp;
+    } catch (error) {
+      await this.#fleet?.stop('now');
+      this.#cleanUp();
+      throw error;
+    }
+  }
+
+  /**
+   * Ends the fleet: at once, or when its clients have left or its servers are free. A second call
+   * ends it at once. During the start every mode ends it at once.
+   */
+  stop(mode: StopMode): void {
+    const isFirst = this.#stopMode === null;
+    this.#stopMode = isFirst && this.#hasStarted ? mode : 'now';
+    const stopped = this.#fleet?.stop(this.#stopMode);
+    // The kernel would go on completing connects on a socket that nobody accepts from.
+    for (const listener of this.#listeners) if (listener.kind === 'tcp') listener.close();
+    this.#listeners = this.#listeners.filter((listener) => listener.kind !== 'tcp');
+    if (isFirst && this.#hasStarted) void stopped?.then(() => this.#finish());
+  }
+
+  pause(): void {
+    this.#fleet?.pause();
+  }
+
+  resume(): void {
+    this.#fleet?.resume();
+  }
+
+  /** Opens log files anew, so that they can be rotated. */
+  reload(): void {
+    log.reopen();
+    this.#fleet?.reopenLogs();
+    log.warning('reload is not supported yet, keeping the configuration');
+  }
+
+  /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
+  async #listen(): Promise<void> {
+    const { settings, fleet, file } = this.#options.config;
+    await checkUnixSocket(settings);
+    if (settings.pidfile !== '') checkPidfile(settings.pidfile);
+    this.#logLimits();
+    this.#undo.push(() => {
+      for (const listener of this.#listeners) listener.close();
+    });
+    this.#listeners = await bindTcpListeners(settings, fleetSize(fleet.size));
+    const path = runtimeDirOf(fleet.runtime_dir, file);
+    const claim = await RuntimeClaim.take(path, fleet.runtime_dir !== null);
+    this.#undo.push(() => claim.release());
+    const unix = bindUnixListener(settings);
+    if (unix !== null) this.#listeners.push(unix);
+    if (this.#listeners.length === 0) throw new ConfigError('nowhere to listen on');
+  }
+
+  async #startWorkers(): Promise<boolean> {
+    const { config, log: outputs, workerMain = workerMainPath() } = this.#options;
+    this.#fleet = new Fleet({
+      config,
+      size: fleetSize(config.fleet.size),
+      listeners: this.#listeners,
+      runtimeDir: runtimeDirOf(config.fleet.runtime_dir, config.file),
+      workerMain,
+      log: outputs,
+    });
+    return await this.#fleet.start();
+  }
+
+  #logLimits(): void {
+    const { config } = this.#options;
+    const limits = descriptorLimits();
+    if (limits === null) return;
+    log.info(
+      `kernel file descriptor limit: ${limits.soft} (hard: ${limits.hard}); ` +
+        `max_client_conn: ${config.settings.max_client_conn}, ` +
+        `max expected fd use: ${expectedFds(config)}`,
+    );
+  }
+
+  /** The lines that scripts wait for, written when every worker accepts clients. */
+  #announce(): void {
+    const { settings, fleet } = this.#options.config;
+    const size = fleetSize(fleet.size);
+    for (const { label } of this.#listeners) log.info(`listening on ${label}`);
+    if (size > 1) {
+      log.info(
+        `each of ${size} workers has its share of max_client_conn, max_db_client_connections and ` +
+          'max_user_client_connections, so that a client may be refused before the sum is reached; ' +
+          `listen_backlog ${settings.listen_backlog} holds for each worker's socket`,
+      );
+    }
+    log.info(`fleet up: ${size} workers, generation 1`);
+    if (settings.pidfile !== '') {
+      writePidfile(settings.pidfile);
+      this.#undo.push(() => removePidfile(settings.pidfile));
+    }
+    log.info(`process up: ${PRODUCT}, ${RUNTIME}`);
+  }
+
+  async #finish(): Promise<void> {
+    await this.#fleet?.stop('now');
+    if (this.#stopMode === 'wait_for_clients') log.info('client connections dropped, exiting');
+    if (this.#stopMode === 'wait_for_servers') log.info('server connections dropped, exiting');
+    this.#cleanUp();
+    this.#onFinished();
+  }
+
+  #cleanUp(): void {
+    for (const undo of this.#undo.splice(0).reverse()) undo();
+  }
+}
