@@ -22,14 +22,12 @@ import {
 } from './extended.ts';
 import type { Fleet } from './fleet.ts';
 import { type Answer, type Plan, planQuery, type Rights } from './plan.ts';
-import { describeRows, encodeRow, type Formats, type Row } from './result.ts';
+import { describeRows, encodeRows, type Formats, type Row } from './result.ts';
 import { PGBOUNCER_VERSION } from './show-version.ts';
 
 /** Messages, and bytes of them, that may wait while an answer is being made. */
 const MAX_QUEUED = 1000;
 const MAX_QUEUED_BYTES = 1 << 20;
-/** Rows are handed over in runs of about this many bytes. */
-const RUN_BYTES = 1 << 16;
 
 /** ParameterStatus of PgBouncer's console. */
 export const CONSOLE_PARAMETERS: readonly (readonly [string, string])[] = [
@@ -232,18 +230,7 @@ export class ConsoleSession implements LocalBackend {
   }
 
   #sendRows(columns: readonly Column[], rows: readonly Row[], formats: Formats | null): void {
-    let run: Buffer[] = [];
-    let runBytes = 0;
-    for (const row of rows) {
-      const bytes = encodeRow(columns, row, formats);
-      run.push(bytes);
-      runBytes += bytes.length;
-      if (runBytes < RUN_BYTES) continue;
-      this.#peer.send(Buffer.concat(run, runBytes));
-      run = [];
-      runBytes = 0;
-    }
-    if (runBytes > 0) this.#peer.send(Buffer.concat(run, runBytes));
+    encodeRows(columns, rows, formats, (bytes) => this.#peer.send(bytes));
   }
 
   #error(sqlstate: string, text: string): void {

@@ -1,5 +1,5 @@
 import { ServerMessage } from '../wire/codes.ts';
-import { type Column, dataRow, MessageWriter, rowDescription } from '../wire/encode.ts';
+import { type Column, MessageWriter, rowDescription } from '../wire/encode.ts';
 
 /** Columns and rows of the console, with the type OIDs that PgBouncer sends. */
 
@@ -7,6 +7,8 @@ const INT4 = 23;
 const INT8 = 20;
 const NUMERIC = 1700;
 const TEXT = 25;
+
+const RUN_BYTES = 1 << 16;
 
 export const text = (name: string): Column => ({ name, typeOid: TEXT, typeBytes: -1 });
 export const int4 = (name: string): Column => ({ name, typeOid: INT4, typeBytes: 4 });
@@ -32,20 +34,66 @@ export function describeRows(columns: readonly Column[], formats: Formats | null
   return writer.end();
 }
 
-/** DataRow; without `formats` all values are text. */
-export function encodeRow(columns: readonly Column[], row: Row, formats: Formats | null): Buffer {
-  if (formats === null) return dataRow(row.map((value, i) => toText(columns[i]!, value)));
-  writer.begin(ServerMessage.DataRow).int16(columns.length);
-  for (const [i, column] of columns.entries()) {
-    const value = toText(column, row[i]!);
-    if (value === null) {
-      writer.int32(-1);
-    } else {
-      const bytes = formats[i] === 1 ? toBinary(column, value) : Buffer.from(value);
-      writer.int32(bytes.length).raw(bytes);
+/**
+ * Makes DataRows and hands them over in runs of about 64 KB, each in memory of its own; without
+ * `formats` all values are text. Values are written in place, because a listing of many thousand
+ * clients is made between two turns of the data path.
+ */
+export function encodeRows(
+  columns: readonly Column[],
+  rows: readonly Row[],
+  formats: Formats | null,
+  onRun: (bytes: Buffer) => void,
+): void {
+  let run = Buffer.allocUnsafe(RUN_BYTES);
+  let at = 0;
+  for (const row of rows) {
+    const values = columns.map((column, i) => toText(column, row[i]!));
+    const most = longestRow(values);
+    if (at > 0 && at + most > run.length) {
+      onRun(run.subarray(0, at));
+      run = Buffer.allocUnsafe(RUN_BYTES);
+      at = 0;
     }
+    if (most > run.length) run = Buffer.allocUnsafe(most);
+    at = writeRow(run, at, columns, values, formats);
   }
-  return writer.end();
+  if (at > 0) onRun(run.subarray(0, at));
+}
+
+/**
+ * Upper bound of a DataRow's size in bytes: a UTF-16 unit takes at most three in UTF-8, and the
+ * binary form of a short number at most 16.
+ */
+function longestRow(values: readonly (string | null)[]): number {
+  let most = 7;
+  for (const value of values) most += 4 + Math.max(16, 3 * (value?.length ?? 0));
+  return most;
+}
+
+/** Returns where the row ends. */
+function writeRow(
+  run: Buffer,
+  start: number,
+  columns: readonly Column[],
+  values: readonly (string | null)[],
+  formats: Formats | null,
+): number {
+  run[start] = ServerMessage.DataRow;
+  let at = run.writeInt16BE(values.length, start + 5);
+  for (const [i, value] of values.entries()) {
+    let bytes = -1;
+    if (value !== null) {
+      bytes =
+        formats?.[i] === 1
+          ? toBinary(columns[i]!, value).copy(run, at + 4)
+          : run.write(value, at + 4);
+    }
+    run.writeInt32BE(bytes, at);
+    at += 4 + Math.max(bytes, 0);
+  }
+  run.writeInt32BE(at - start - 1, start + 1);
+  return at;
 }
 
 function toText(column: Column, value: Value): string | null {
