@@ -1,4 +1,3 @@
-import type { PeerEntry } from '../config/config.ts';
 import { log } from '../log/logger.ts';
 import type { Mesh } from '../mesh/mesh.ts';
 import type { LinkHandler } from '../net/link.ts';
@@ -7,7 +6,14 @@ import type { ServerConnection } from '../server/server-connection.ts';
 import { clock } from '../util/clock.ts';
 import { Ring } from '../util/ring.ts';
 import { cancelRequest } from '../wire/encode.ts';
-import { type CancelKeys, hopsOf, KEY_BYTES, peerOf, withHopLess, workerOf } from './cancel-keys.ts';
+import {
+  type CancelKeys,
+  hopsOf,
+  KEY_BYTES,
+  peerOf,
+  withHopLess,
+  workerOf,
+} from './cancel-keys.ts';
 
 /**
  * Cancel requests: to the client's own worker over the mesh, to another host by `[peers]`, or, when
@@ -49,7 +55,7 @@ export interface CancellerOptions {
   readonly worker: number;
   readonly size: number;
   readonly peerId: number;
-  readonly peer: (id: number) => PeerEntry | null;
+  readonly peer: (id: number) => Parameters<Mesh['forwardCancelToPeer']>[0] | null;
   readonly sockets: SocketOptions;
   /** Milliseconds; 0: for ever. */
   readonly waitTimeoutMs: number;

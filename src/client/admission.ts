@@ -1,3 +1,4 @@
+import type { DatabaseEntry } from '../config/config.ts';
 import {
   type ConfigIndex,
   effectiveMaxClientConn,
@@ -5,7 +6,6 @@ import {
   effectiveMaxUserClientConnections,
   type Limit,
 } from '../config/effective.ts';
-import type { DatabaseEntry } from '../config/config.ts';
 import { splitLimit, splitOffset } from '../config/split.ts';
 
 /**
@@ -30,7 +30,10 @@ export class Admission {
 
   /** The worker's share of `max_client_conn` is used up by more than this client. */
   get isOverTotal(): boolean {
-    return isAbove(this.total, splitLimit(effectiveMaxClientConn(this.#index), this.#size, this.#worker));
+    return isAbove(
+      this.total,
+      splitLimit(effectiveMaxClientConn(this.#index), this.#size, this.#worker),
+    );
   }
 
   /** Counts a client for its database and user; or says which limit it would exceed. */

@@ -73,7 +73,8 @@ export class ClientLogin {
         this.#session.link.hold();
         return at;
       }
-      const used = bytes[at] === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
+      const used =
+        bytes[at] === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
       if (used === 0) return at;
       at += used;
     }
@@ -161,9 +162,7 @@ export class ClientLogin {
     const request = readStartup(startup.parameters, context.tracked, context.ignoredParameters);
     if ('refusal' in request) return session.fatal(request.refusal);
     if (!startup.isTerminated) {
-      return session.fatal(
-        'invalid startup packet layout: expected terminator as last byte',
-      );
+      return session.fatal('invalid startup packet layout: expected terminator as last byte');
     }
     if (request.user === '') return session.fatal('no username supplied');
     const database = request.database === '' ? request.user : request.database;
@@ -208,7 +207,8 @@ export class ClientLogin {
     const context = this.#context;
     const { index } = context;
     this.#entry = index.database(database);
-    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) return session.fatal('username too long');
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
+      return session.fatal('username too long');
     if (Buffer.byteLength(database) > MAX_DATABASE_BYTES) this.#entry = null;
     let { user } = request;
     if (index.settings.auth_type === 'any') {

@@ -1,27 +1,22 @@
 import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
-import { ClientStatements } from '../prepared/client-statements.ts';
-import {
-  bindHead,
-  findNul,
-  INCOMPLETE,
-  namedMessage,
-  parseMessage,
-} from '../prepared/messages.ts';
-import type { PreparedStatement } from '../prepared/statement.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolClient } from '../pool/pool-client.ts';
+import { ClientStatements } from '../prepared/client-statements.ts';
+import { bindHead, findNul, INCOMPLETE, namedMessage, parseMessage } from '../prepared/messages.ts';
+import type { PreparedStatement } from '../prepared/statement.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import { RequestAction, RequestKind } from '../server/requests-in-flight.ts';
-import { nextId, type ServerConnection } from '../server/server-connection.ts';
+import type { ServerConnection } from '../server/server-connection.ts';
 import { clock } from '../util/clock.ts';
+import { nextId, pointerOf } from '../util/ids.ts';
 import type { List } from '../util/list.ts';
-import { ClientMessage, HEADER_BYTES, TransactionStatus } from '../wire/codes.ts';
+import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
 import { CLOSE_COMPLETE, errorResponse, noticeResponse, READY_IDLE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
-import type { ClientContext } from './context.ts';
 import { ClientLogin } from './client-login.ts';
+import type { ClientContext } from './context.ts';
 import type { LocalBackend } from './local-backend.ts';
 
 /**
@@ -94,7 +89,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   constructor(context: ClientContext) {
     this.#context = context;
-    this.ptr = `0x${(0x100000 + this.id).toString(16)}`;
+    this.ptr = pointerOf(this.id);
     this.tracked = context.tracked.none();
     this.statements = new ClientStatements(context.registry);
     this.#walker = new FrameWalker(this, context.index.settings.max_packet_size);
@@ -139,6 +134,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get isWaiting(): boolean {
     return this.list !== null;
+  }
+
+  /** Logged in, without a server and not queued for one. */
+  get isIdle(): boolean {
+    return this.state === ClientState.ready && this.server === null && this.list === null;
   }
 
   /** Application name as the client last set it. */
@@ -547,13 +547,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return action;
   }
 
-  #onDescribeOrClose(
-    type: number,
-    bytes: Buffer,
-    at: number,
-    total: number,
-    end: number,
-  ): Action {
+  #onDescribeOrClose(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
     const kind = type === ClientMessage.Close ? RequestKind.close : RequestKind.describe;
     if (!this.#translates) return this.#request(kind);
     if (end - at < Math.min(total, HEADER_BYTES + 2)) return Action.wait;
@@ -623,7 +617,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #settleLateCopy(server: ServerConnection): void {
     const isFree = server.isReady && server.requests.size === 0 && !server.isRunningOwn;
     if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
-    if (server.transactionStatus === TransactionStatus.idle) this.pool!.giveBack(this, server);
+    if (!server.isInTransaction) this.pool!.giveBack(this, server);
   }
 
   #broken(text: string): Action {
@@ -635,4 +629,3 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 function brokenText(type: number): string {
   return type === ClientMessage.Close ? 'broken Close packet' : 'broken Describe packet';
 }
-

@@ -1,7 +1,7 @@
-import type { StoredSecret } from '../auth/secret.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
-import type { CancelTarget } from '../cancel/canceller.ts';
+import type { StoredSecret } from '../auth/secret.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
+import type { CancelTarget } from '../cancel/canceller.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
 import type { StatementRegistry } from '../prepared/statement.ts';

@@ -1,4 +1,4 @@
-import type { PoolMode } from '../config/config.ts';
+import type { DatabaseEntry, PoolMode } from '../config/config.ts';
 import {
   type ConfigIndex,
   effectiveCheckQuery,
@@ -8,7 +8,6 @@ import {
   effectiveServerLifetime,
   effectiveTransactionTimeout,
 } from '../config/effective.ts';
-import type { DatabaseEntry } from '../config/config.ts';
 import { poolShares } from '../config/split.ts';
 
 /**

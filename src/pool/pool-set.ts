@@ -2,10 +2,10 @@ import { Budget } from '../budget/budget.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { type ConfigIndex, effectiveMaxUserConnections } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
+import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { Database } from './database.ts';
 import { planPool } from './plan.ts';
 import { Pool, type PoolOptions } from './pool.ts';
-import { type Credentials, type OpenerOptions, ServerOpener } from './server-opener.ts';
 
 /** A worker's place in the fleet. */
 export interface WorkerPlace {

@@ -1,7 +1,6 @@
 import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
-import type { StatementRegistry } from '../prepared/statement.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
 import { settingStatements } from '../server/parameters.ts';
 import {
@@ -10,14 +9,12 @@ import {
   ServerState,
 } from '../server/server-connection.ts';
 import type { Refusal } from '../server/server-login.ts';
+import type { Credentials, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { List } from '../util/list.ts';
-import { TransactionStatus } from '../wire/codes.ts';
-import { query } from '../wire/encode.ts';
 import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
 import type { PoolClient } from './pool-client.ts';
-import type { Credentials, ServerOpener } from './server-opener.ts';
 
 /**
  * The connections of one database and one server-side user, and the clients that wait for them.
@@ -39,7 +36,7 @@ const CLOSE_GRACE_MS = 10_000;
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
-  readonly registry: StatementRegistry;
+  readonly registry: ServerOwner['registry'];
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
@@ -49,7 +46,7 @@ export class Pool implements ServerOwner {
   readonly database: Database;
   readonly user: string;
   readonly tracked: TrackedNames;
-  readonly registry: StatementRegistry;
+  readonly registry: ServerOwner['registry'];
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
@@ -183,7 +180,7 @@ export class Pool implements ServerOwner {
     this.traffic.serverAssignments++;
     const sql = settingStatements(this.tracked, client.tracked, server.tracked);
     if (sql === '') return true;
-    server.runOwn(query(sql), (hasFailed) => {
+    server.runOwn(sql, (hasFailed) => {
       if (hasFailed) {
         server.close('invalid server parameter');
         return;
@@ -207,7 +204,7 @@ export class Pool implements ServerOwner {
     client.server = null;
     server.client = null;
     server.link.resume();
-    if (server.isRunningOwn || !server.isReady || client.isMidRequest || isInTransaction(server)) {
+    if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
       server.close(
         server.requests.size > 1
           ? 'client disconnected with queries in progress'
@@ -225,7 +222,7 @@ export class Pool implements ServerOwner {
     return (
       this.plan.mode === 'session' ||
       server.requests.size > 0 ||
-      isInTransaction(server) ||
+      server.isInTransaction ||
       (server.client as PoolClient).isMidRequest
     );
   }
@@ -236,7 +233,7 @@ export class Pool implements ServerOwner {
     const client = server.client as PoolClient | null;
     if (client === null) return;
     if (server.requests.size === 0) this.#count(client, server);
-    if (this.plan.mode === 'statement' && isInTransaction(server)) {
+    if (this.plan.mode === 'statement' && server.isInTransaction) {
       server.close('transaction blocks not allowed in statement pooling mode');
       return;
     }
@@ -262,7 +259,7 @@ export class Pool implements ServerOwner {
       traffic.queryUs += (clock.now - client.queryStart) * 1000;
       client.queryStart = 0;
     }
-    if (client.transactionStart > 0 && !isInTransaction(server)) {
+    if (client.transactionStart > 0 && !server.isInTransaction) {
       traffic.transactions++;
       traffic.transactionUs += (clock.now - client.transactionStart) * 1000;
       client.transactionStart = 0;
@@ -333,9 +330,9 @@ export class Pool implements ServerOwner {
 
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
-    server.runOwn(query(sql), () => {
+    server.runOwn(sql, () => {
       server.statements.clear();
-      if (isInTransaction(server)) server.close('reset query failed');
+      if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
     });
   }
@@ -386,12 +383,15 @@ export class Pool implements ServerOwner {
   #check(server: ServerConnection): void {
     const { checkQuery, checkDelayMs } = this.plan;
     this.#place(server, ServerState.tested, this.tested, false);
-    if (checkQuery === null || (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)) {
+    if (
+      checkQuery === null ||
+      (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
+    ) {
       this.#makeUsable(server);
       return;
     }
-    server.runOwn(query(checkQuery), () => {
-      if (isInTransaction(server)) server.close('test query failed');
+    server.runOwn(checkQuery, () => {
+      if (server.isInTransaction) server.close('test query failed');
       else this.#makeUsable(server);
     });
   }
@@ -528,12 +528,16 @@ export class Pool implements ServerOwner {
     const { queryStart, transactionStart } = client;
     if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
       server.close('query timeout');
-    } else if (transactionMs > 0 && transactionStart > 0 && now - transactionStart > transactionMs) {
+    } else if (
+      transactionMs > 0 &&
+      transactionStart > 0 &&
+      now - transactionStart > transactionMs
+    ) {
       server.close('transaction timeout');
     } else if (
       idleTransactionMs > 0 &&
       server.isReady &&
-      isInTransaction(server) &&
+      server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
       server.close('idle transaction timeout');
@@ -547,7 +551,8 @@ export class Pool implements ServerOwner {
 
   #needsCheck(server: ServerConnection, now: number): boolean {
     const { checkQuery, checkDelayMs } = this.plan;
-    if (checkQuery === null || checkDelayMs === 0 || server.state !== ServerState.idle) return false;
+    if (checkQuery === null || checkDelayMs === 0 || server.state !== ServerState.idle)
+      return false;
     return now - server.lastActivity > checkDelayMs;
   }
 
@@ -596,10 +601,6 @@ export class Pool implements ServerOwner {
     if (atFront) list.prepend(server);
     else list.append(server);
   }
-}
-
-function isInTransaction(server: ServerConnection): boolean {
-  return server.transactionStatus !== TransactionStatus.idle;
 }
 
 function cut(text: string, maxBytes: number): string {

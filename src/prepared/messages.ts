@@ -28,7 +28,7 @@ export function parseMessage(name: string, tail: Buffer): Buffer {
   const message = Buffer.allocUnsafe(HEADER_BYTES + nameBytes + 1 + tail.length);
   message[0] = ClientMessage.Parse;
   message.writeInt32BE(message.length - 1, 1);
-  message.write(name, HEADER_BYTES, "latin1");
+  message.write(name, HEADER_BYTES, 'latin1');
   message[HEADER_BYTES + nameBytes] = 0;
   tail.copy(message, HEADER_BYTES + nameBytes + 1);
   return message;
@@ -53,7 +53,7 @@ export function bindHead(
   head[0] = ClientMessage.Bind;
   head.writeInt32BE(total - 1 - oldNameBytes + name.length, 1);
   bytes.copy(head, HEADER_BYTES, at + HEADER_BYTES, portalEnd + 1);
-  head.write(name, HEADER_BYTES + portalBytes, "latin1");
+  head.write(name, HEADER_BYTES + portalBytes, 'latin1');
   head[head.length - 1] = 0;
   return head;
 }
@@ -64,7 +64,7 @@ export function namedMessage(type: number, name: string): Buffer {
   message[0] = type;
   message.writeInt32BE(message.length - 1, 1);
   message[HEADER_BYTES] = 0x53;
-  message.write(name, HEADER_BYTES + 1, "latin1");
+  message.write(name, HEADER_BYTES + 1, 'latin1');
   message[message.length - 1] = 0;
   return message;
 }

@@ -6,10 +6,11 @@ import type { Link, LinkHandler } from '../net/link.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementRegistry } from '../prepared/statement.ts';
 import { clock } from '../util/clock.ts';
+import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
-import { CLOSE_COMPLETE, PARSE_COMPLETE, TERMINATE } from '../wire/encode.ts';
+import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import type { TrackedNames, TrackedValues } from './parameters.ts';
 import {
@@ -102,12 +103,6 @@ export interface LinkedClient {
   onServerLost(text: string): void;
 }
 
-let lastId = 0;
-/** Number unique over clients and servers of this process, growing. */
-export function nextId(): number {
-  return ++lastId;
-}
-
 export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerConnection> {
   listPrev: ServerConnection | null = null;
   listNext: ServerConnection | null = null;
@@ -157,7 +152,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     serverLogin: ServerLogin,
   ) {
     this.owner = owner;
-    this.ptr = `0x${(0x100000 + this.id).toString(16)}`;
+    this.ptr = pointerOf(this.id);
     this.label = about.label;
     this.address = about.address;
     this.port = about.port;
@@ -232,12 +227,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
    * Sends a simple query of the pooler's own and swallows all that it brings.
    * @param done called at its ReadyForQuery, told whether an error was raised
    */
-  runOwn(message: Buffer, done: (failed: boolean) => void): void {
+  runOwn(sql: string, done: (failed: boolean) => void): void {
     if (this.#onOwnQueryDone !== null) throw new InvariantError('two own queries on one server');
     this.#onOwnQueryDone = done;
     this.#hasOwnQueryFailed = false;
     this.isReady = false;
-    this.send(message);
+    this.send(query(sql));
+  }
+
+  /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
+  get isInTransaction(): boolean {
+    return this.transactionStatus !== TransactionStatus.idle;
   }
 
   get isRunningOwn(): boolean {

@@ -1,4 +1,4 @@
-import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import type { ListenerGrant } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 
@@ -28,7 +28,7 @@ export class Listeners {
   /** @throws the system's error when a socket cannot be listened on */
   async listen(): Promise<void> {
     for (const { grant, server } of this.#servers) {
-      const where: ListenOptions =
+      const where =
         grant.fd === null
           ? { host: grant.host, port: grant.port, reusePort: true, ipv6Only: true }
           : { fd: grant.fd };

@@ -1,15 +1,17 @@
+import type { Socket } from 'node:net';
+import { ConsoleFactory } from '../admin/console.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
 import { parseUserlist } from '../auth/userlist.ts';
-import { ConsoleFactory } from '../admin/console.ts';
-import { type CancelTarget, Canceller } from '../cancel/canceller.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
+import { Canceller, type CancelTarget } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import type { ClientContext } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { ConfigIndex, poolUserOf } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
+import { splitCommas, splitNames } from '../config/values.ts';
 import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
@@ -17,12 +19,12 @@ import type { Link } from '../net/link.ts';
 import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import { PoolSet } from '../pool/pool-set.ts';
-import type { Credentials } from '../pool/server-opener.ts';
 import { StatementRegistry } from '../prepared/statement.ts';
 import { TrackedNames } from '../server/parameters.ts';
+import type { Credentials } from '../server/server-opener.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { clock } from '../util/clock.ts';
-import type { Socket } from 'node:net';
+import { startIds } from '../util/ids.ts';
 import { Listeners } from './listeners.ts';
 import { LiveSnapshots } from './snapshot.ts';
 
@@ -49,6 +51,7 @@ export class Worker {
   readonly #canceller: Canceller;
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
+  readonly #snapshots: LiveSnapshots;
   readonly #sockets: SocketOptions;
   readonly #secrets: ReadonlyMap<string, StoredSecret>;
   readonly #passThrough = new PassThroughKeys();
@@ -63,9 +66,10 @@ export class Worker {
     this.#index = new ConfigIndex(start.config);
     const { settings } = this.#index;
     const { workerId: worker, size } = start;
+    startIds(worker);
     this.#sockets = { keepAlive: settings.tcp_keepalive, keepAliveIdle: settings.tcp_keepidle };
     this.#secrets = this.#readUsers();
-    const tracked = new TrackedNames(words(settings.track_extra_parameters));
+    const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     this.#pools = new PoolSet(
       this.#index,
@@ -102,16 +106,17 @@ export class Worker {
       sockets: this.#sockets,
       waitTimeoutMs: settings.cancel_wait_timeout * 1000,
     });
+    this.#snapshots = new LiveSnapshots({
+      worker,
+      sessions: this.sessions,
+      pools: this.#pools,
+      canceller: this.#canceller,
+      users: () => this.#secrets.keys(),
+      admission: () => this.#context.admission,
+      index: this.#index,
+    });
     const console = new ConsoleFactory({
-      source: new LiveSnapshots({
-        worker,
-        sessions: this.sessions,
-        pools: this.#pools,
-        canceller: this.#canceller,
-        users: () => this.#secrets.keys(),
-        admission: () => this.#context.admission,
-        index: this.#index,
-      }),
+      source: this.#snapshots,
       config: () => this.#start.config,
       mesh: this.#mesh,
     });
@@ -119,9 +124,9 @@ export class Worker {
       index: this.#index,
       tracked,
       registry,
-      ignoredParameters: new Set(words(settings.ignore_startup_parameters)),
-      adminUsers: new Set(words(settings.admin_users)),
-      statsUsers: new Set(words(settings.stats_users)),
+      ignoredParameters: new Set(splitNames(settings.ignore_startup_parameters)),
+      adminUsers: new Set(splitNames(settings.admin_users)),
+      statsUsers: new Set(splitNames(settings.stats_users)),
       pools: this.#pools,
       admission: new Admission(this.#index, worker, size),
       cancelKeys: keys,
@@ -286,6 +291,7 @@ export class Worker {
     const { now } = clock;
     this.#pools.tick(now);
     this.#canceller.tick(now);
+    this.#snapshots.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {
@@ -304,9 +310,4 @@ export class Worker {
     }
     if (this.#stopMode !== null) this.#checkStopped();
   }
-}
-
-/** Words of a list that commas and blanks separate. */
-function words(list: string): string[] {
-  return list.split(/[\s,]+/).filter((word) => word !== '');
 }

@@ -5,10 +5,10 @@ import type { StoredSecret } from '../auth/secret.ts';
 import { startServerAuth } from '../auth/server-auth.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { connectLink, type SocketOptions, secureLink } from '../net/sockets.ts';
-import { ServerConnection, type ServerOwner } from '../server/server-connection.ts';
-import { ServerLogin } from '../server/server-login.ts';
-import { TlsHandshake } from '../server/tls-handshake.ts';
 import type { ServerTls } from '../tls/server-tls.ts';
+import { ServerConnection, type ServerOwner } from './server-connection.ts';
+import { ServerLogin } from './server-login.ts';
+import { TlsHandshake } from './tls-handshake.ts';
 
 /** What all server connections of a worker share. */
 export interface OpenerOptions {
@@ -42,7 +42,8 @@ export class ServerOpener {
   /** Where the next attempt goes: a Unix socket path or a TCP address. */
   place(): { path: string } | { host: string; port: number } {
     const { hosts, port } = this.#entry;
-    const host = hosts.length === 0 ? this.#options.unixSocketDir : hosts[this.#next % hosts.length]!;
+    const host =
+      hosts.length === 0 ? this.#options.unixSocketDir : hosts[this.#next % hosts.length]!;
     if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
     if (host.startsWith('/')) return { path: `${host}/.s.PGSQL.${port}` };
     return { host, port };
@@ -69,12 +70,7 @@ export class ServerOpener {
       auth: startServerAuth({ ...credentials, random: randomBytes }),
       connectQuery: entry.connect_query,
     });
-    const server = new ServerConnection(
-      owner,
-      { label, address, port: entry.port },
-      place,
-      login,
-    );
+    const server = new ServerConnection(owner, { label, address, port: entry.port }, place, login);
 
     const { tls, sockets } = this.#options;
     const link = connectLink(place, server, sockets, () => {
