@@ -30,7 +30,7 @@ const MAX_QUEUED = 1000;
 const MAX_QUEUED_BYTES = 1 << 20;
 
 /** ParameterStatus of PgBouncer's console. */
-export const CONSOLE_PARAMETERS: readonly (readonly [string, string])[] = [
+const CONSOLE_PARAMETERS: readonly (readonly [string, string])[] = [
   ['server_version', `${PGBOUNCER_VERSION}/bouncer`],
   ['client_encoding', 'UTF8'],
   ['server_encoding', 'UTF8'],

@@ -79,17 +79,29 @@ function parseSet(text: string): Statement | null {
   const first = scan.word();
   if (first === null || first.isQuoted || first.value.toLowerCase() !== 'set') return null;
   if (scan.skipBlanks() === 0) return null;
-  let key = scan.word();
+  const start = scan.at;
+  const key = scan.word();
   if (key === null) return null;
   scan.skipBlanks();
-  if (!scan.operator()) {
-    // No blank is needed before `to`, so `set keyto 1` means the setting `key`.
-    if (key.isQuoted || key.bytes < 3 || !key.value.toLowerCase().endsWith('to')) return null;
-    key = { value: key.value.slice(0, -2), bytes: key.bytes - 2, isQuoted: false };
-  }
+  const value = scan.operator() ? lastValue(scan) : null;
+  if (value !== null) return assignment(key, value);
+
+  // No blank is needed before `to`, so `set keyto 1` means the setting `key`.
+  if (key.isQuoted || key.bytes < 3 || !key.value.toLowerCase().endsWith('to')) return null;
+  const shorter = { value: key.value.slice(0, -2), bytes: key.bytes - 2, isQuoted: false };
+  scan.at = start + key.bytes;
+  const rest = lastValue(scan);
+  return rest === null ? null : assignment(shorter, rest);
+}
+
+/** The value of a `set`, when nothing follows it. */
+function lastValue(scan: Scanner): Token | null {
   scan.skipBlanks();
   const value = scan.string() ?? scan.word();
-  if (value === null || !scan.isAtEnd()) return null;
+  return scan.isAtEnd() ? value : null;
+}
+
+function assignment(key: Token, value: Token): Statement {
   if (key.bytes > MAX_KEY_BYTES || value.bytes > MAX_VALUE_BYTES) return { kind: 'tooLong' };
   return { kind: 'set', key: toText(key.value), value: toText(value.value) };
 }
@@ -102,7 +114,8 @@ function toText(bytes: string): string {
 /** Reads tokens off a text; what does not match leaves the place where it was. */
 class Scanner {
   readonly #text: string;
-  #at = 0;
+  /** Where it stands; may be set back. */
+  at = 0;
 
   constructor(text: string) {
     this.#text = text;
@@ -111,49 +124,49 @@ class Scanner {
   /** Returns how many there were. */
   skipBlanks(): number {
     const size = this.#match(/[ \t\n\r]*/y)!.length;
-    this.#at += size;
+    this.at += size;
     return size;
   }
 
   word(): Token | null {
-    if (this.#text[this.#at] === '"') return this.#quoted('"');
+    if (this.#text[this.at] === '"') return this.#quoted('"');
     const value = this.#match(/[0-9A-Za-z_]+/y);
     if (value === null) return null;
-    this.#at += value.length;
+    this.at += value.length;
     return { value, bytes: value.length, isQuoted: false };
   }
 
   string(): Token | null {
-    return this.#text[this.#at] === "'" ? this.#quoted("'") : null;
+    return this.#text[this.at] === "'" ? this.#quoted("'") : null;
   }
 
   operator(): boolean {
     const found = this.#match(/=|to/iy);
-    this.#at += found?.length ?? 0;
+    this.at += found?.length ?? 0;
     return found !== null;
   }
 
   /** Whether nothing follows but blanks and one semicolon. */
   isAtEnd(): boolean {
     this.skipBlanks();
-    if (this.#text[this.#at] === ';') this.#at++;
+    if (this.#text[this.at] === ';') this.at++;
     this.skipBlanks();
-    return this.#at === this.#text.length;
+    return this.at === this.#text.length;
   }
 
   /** A doubled quote stands for one inside. */
   #quoted(quote: string): Token | null {
-    let end = this.#text.indexOf(quote, this.#at + 1);
+    let end = this.#text.indexOf(quote, this.at + 1);
     while (end !== -1 && this.#text[end + 1] === quote) end = this.#text.indexOf(quote, end + 2);
     if (end === -1) return null;
-    const value = this.#text.slice(this.#at + 1, end).replaceAll(quote + quote, quote);
-    const bytes = end + 1 - this.#at;
-    this.#at = end + 1;
+    const value = this.#text.slice(this.at + 1, end).replaceAll(quote + quote, quote);
+    const bytes = end + 1 - this.at;
+    this.at = end + 1;
     return { value, bytes, isQuoted: true };
   }
 
   #match(pattern: RegExp): string | null {
-    pattern.lastIndex = this.#at;
+    pattern.lastIndex = this.at;
     return pattern.exec(this.#text)?.[0] ?? null;
   }
 }

@@ -15,7 +15,7 @@ export const int4 = (name: string): Column => ({ name, typeOid: INT4, typeBytes:
 /** PgBouncer's counters: whole numbers, sent as numeric. */
 export const numeric = (name: string): Column => ({ name, typeOid: NUMERIC, typeBytes: -1 });
 
-export type Value = string | number | bigint | boolean | null;
+type Value = string | number | bigint | boolean | null;
 export type Row = readonly Value[];
 
 /** Format code of each column: 0 text, 1 binary (PostgreSQL documentation, "Formats and Format Codes"). */

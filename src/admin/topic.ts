@@ -4,7 +4,7 @@ import type { Row } from './result.ts';
 import type { SnapshotPart, WorkerSnapshot } from './snapshot.ts';
 
 /** What a SHOW looks at. */
-export interface View {
+interface View {
   /** Snapshots in the order of the workers' numbers; at least one. */
   readonly snapshots: readonly WorkerSnapshot[];
   readonly config: Config;

@@ -11,7 +11,7 @@
  */
 
 export const MAGIC = 0x5047464d;
-export const FRAME_VERSION = 1;
+const FRAME_VERSION = 1;
 const HEADER_BYTES = 10;
 /** Most bytes of one piece, and so of a request. */
 export const MAX_FRAME_BYTES = 1 << 20;

@@ -64,6 +64,7 @@ const CASES: readonly [string, Statement][] = [
   ['set "a b" = 1', set('a b', '1')],
   ["set ato'b'", set('a', 'b')],
   ['set ato b', set('a', 'b')],
+  ['set aTO to', set('a', 'to')],
   ['set ato = b', set('ato', 'b')],
   ['set ato to b', set('ato', 'b')],
   ['set a = 0.5', invalid],
