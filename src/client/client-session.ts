@@ -13,7 +13,13 @@ import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List } from '../util/list.ts';
 import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
-import { CLOSE_COMPLETE, errorResponse, noticeResponse, READY_IDLE } from '../wire/encode.ts';
+import {
+  CLOSE_COMPLETE,
+  errorResponse,
+  noticeResponse,
+  PARSE_COMPLETE,
+  READY_IDLE,
+} from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
 import type { ClientContext } from './context.ts';
@@ -81,6 +87,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #discard: Discard = Discard.nothing;
   /** CopyDone or CopyFail sent before the server said that it reads COPY data. */
   #earlyCopyEnds = 0;
+  /** All of the messages since the last Sync were answered without a server. */
+  #isAnsweredHere = false;
   #bindStatement: PreparedStatement | null = null;
   #bindPortalEnd = 0;
   #bindNameEnd = 0;
@@ -288,11 +296,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
+        if (this.#isAnsweredHere && this.server === null) return Action.take;
         return this.#request(RequestKind.sync);
       case ClientMessage.Execute:
         return this.#request(RequestKind.execute);
       case ClientMessage.Parse:
-        return this.#onParse(bytes, at, end);
+        return this.#onParse(bytes, at, total, end);
       case ClientMessage.Bind:
         return this.#onBind(bytes, at, total, end);
       case ClientMessage.Describe:
@@ -329,6 +338,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     switch (type) {
       case ClientMessage.Terminate:
         this.close('client close request');
+        break;
+      case ClientMessage.Sync:
+        this.#isAnsweredHere = false;
+        this.link.write(READY_IDLE);
         break;
       case ClientMessage.Parse:
         this.#takeParse(bytes, start, end);
@@ -443,6 +456,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** Gets a server if there is none; false when the client must wait or has been refused. */
   #hasServer(): boolean {
     if (this.server === null) {
+      this.#isAnsweredHere = false;
       this.queryStart = clock.now;
       this.transactionStart = clock.now;
       if (!this.pool!.acquire(this)) {
@@ -460,7 +474,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.pool!.plan.maxPreparedStatements > 0;
   }
 
-  #onParse(bytes: Buffer, at: number, end: number): Action {
+  #onParse(bytes: Buffer, at: number, total: number, end: number): Action {
     if (end - at < HEADER_BYTES + 1) return this.#walker.waitFor(HEADER_BYTES + 1);
     const isNamed = bytes[at + HEADER_BYTES] !== 0;
     if (!isNamed || !this.#translates) {
@@ -468,11 +482,24 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       if (action === Action.forward) this.pool!.traffic.clientParses++;
       return action;
     }
+    if (this.server === null && !this.pool!.hasFreeServer) {
+      // A client that would have to queue: what the pool has prepared already needs no server.
+      if (end - at < total) return Action.wait;
+      if (this.#isPrepared(bytes, at, total)) return Action.take;
+    }
     return this.#hasServer() ? Action.take : Action.stop;
   }
 
+  /** Whether a server of the pool has the statement of a whole Parse. */
+  #isPrepared(bytes: Buffer, at: number, total: number): boolean {
+    const nameEnd = findNul(bytes, at + HEADER_BYTES, at + total, at + total);
+    if (nameEnd < 0) return false;
+    const statement = this.#context.registry.find(bytes, nameEnd + 1, at + total);
+    return statement !== undefined && this.pool!.hasStatement(statement);
+  }
+
   #takeParse(bytes: Buffer, start: number, end: number): void {
-    const server = this.server!;
+    const { server } = this;
     const nameEnd = findNul(bytes, start + HEADER_BYTES, end, end);
     if (nameEnd < 0 || findNul(bytes, nameEnd + 1, end, end) < 0) {
       this.fatal('broken Parse packet');
@@ -484,9 +511,14 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       return;
     }
     this.pool!.traffic.clientParses++;
-    server.isReady = false;
     const statement = this.#context.registry.acquire(bytes, nameEnd + 1, end);
     this.statements.set(name, statement);
+    if (server === null) {
+      this.#isAnsweredHere = true;
+      this.link.write(PARSE_COMPLETE);
+      return;
+    }
+    server.isReady = false;
     if (server.statements.has(statement)) {
       server.requests.push(RequestKind.parse, RequestAction.fake, { statement, name });
       server.sendFakes();
@@ -586,8 +618,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
     this.statements.delete(bytes.toString('latin1', start + HEADER_BYTES + 1, nameEnd));
     const { server } = this;
-    if (server === null || server.requests.size === 0) this.link.write(CLOSE_COMPLETE);
-    else server.requests.push(RequestKind.close, RequestAction.fake);
+    if (server === null || server.requests.size === 0) {
+      this.#isAnsweredHere = server === null;
+      this.link.write(CLOSE_COMPLETE);
+    } else {
+      server.requests.push(RequestKind.close, RequestAction.fake);
+    }
   }
 
   #onCopyEnd(type: number, total: number): Action {

@@ -133,6 +133,19 @@ export class Pool implements ServerOwner {
     return this.total < this.plan.size;
   }
 
+  /** A client that came now would be given a server at once. */
+  get hasFreeServer(): boolean {
+    return this.idle.size > 0 && this.waiting.size === 0 && !this.isPaused;
+  }
+
+  /** One of the pool's servers has the statement. */
+  hasStatement(statement: Parameters<ServerConnection['statements']['has']>[0]): boolean {
+    for (const list of [this.linked, this.idle, this.used, this.held]) {
+      for (const server of list) if (server.statements.has(statement)) return true;
+    }
+    return false;
+  }
+
   // Clients
 
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */

@@ -41,6 +41,11 @@ export class StatementRegistry {
     return statement;
   }
 
+  /** The statement whose Parse has this tail, if any client or server has it. */
+  find(bytes: Buffer, start: number, end: number): PreparedStatement | undefined {
+    return this.#byKey.get(bytes.toString('latin1', start, end));
+  }
+
   retain(statement: PreparedStatement): void {
     statement.references++;
   }

@@ -55,7 +55,13 @@ const NEXT: Record<ServerState, number> = {
     (1 << idle) | (1 << used) | (1 << active) | (1 << tested) | (1 << closing) | (1 << closed),
   [idle]: (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
   [active]:
-    (1 << idle) | (1 << tested) | (1 << used) | (1 << held) | (1 << closing) | (1 << closed),
+    (1 << active) |
+    (1 << idle) |
+    (1 << tested) |
+    (1 << used) |
+    (1 << held) |
+    (1 << closing) |
+    (1 << closed),
   [tested]: (1 << idle) | (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
   [used]: (1 << tested) | (1 << closing) | (1 << closed),
   [held]: (1 << idle) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),

@@ -66,7 +66,7 @@ export class Worker {
     this.#index = new ConfigIndex(start.config);
     const { settings } = this.#index;
     const { workerId: worker, size } = start;
-    startIds(worker);
+    startIds(worker, size);
     this.#sockets = { keepAlive: settings.tcp_keepalive, keepAliveIdle: settings.tcp_keepidle };
     this.#secrets = this.#readUsers();
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
