@@ -167,7 +167,8 @@ export class Pool implements ServerOwner {
       return false;
     }
     this.enqueue(client);
-    return false;
+    // A parked server that needs no check has come at once: nothing will call the client back.
+    return client.server !== null && !client.server.isRunningOwn;
   }
 
   /** Puts the client at the end of the queue and sees to it that a server comes. */
