@@ -98,6 +98,9 @@ export class FakeSocket extends EventEmitter {
   isReading = true;
   ended = false;
   destroyed = false;
+  connecting = false;
+  remoteAddress: string | undefined = undefined;
+  remotePort: number | undefined = undefined;
   #callbacks: (() => void)[] = [];
 
   write(bytes: Buffer, callback?: () => void): boolean {
