@@ -181,6 +181,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return { host: remoteAddress, port: remotePort };
   }
 
+  get hasLoggedIn(): boolean {
+    return this.#login === null;
+  }
+
   /** Gives the connection its socket; called once. */
   attach(link: Link): void {
     this.#link = link;
