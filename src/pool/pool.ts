@@ -570,8 +570,7 @@ export class Pool implements ServerOwner {
       server.close('transaction timeout');
     } else if (
       idleTransactionMs > 0 &&
-      server.isReady &&
-      server.requests.size === 0 &&
+      server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {

@@ -251,6 +251,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return this.transactionStatus !== TransactionStatus.idle;
   }
 
+  /** ReadyForQuery has come and no request is left without its answer. */
+  get isAtRest(): boolean {
+    return this.isReady && this.requests.size === 0;
+  }
+
   get isRunningOwn(): boolean {
     return this.#onOwnQueryDone !== null;
   }
