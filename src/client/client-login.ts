@@ -68,6 +68,10 @@ export class ClientLogin {
   onBytes(bytes: Buffer, start: number, end: number): number {
     let at = start;
     while (at < end && !this.#session.isClosed && !this.#session.link.isHeld) {
+      if (this.#session.isWelcomed || this.#session.isConsole) {
+        // Queries that came behind the last message of a login which had nothing to wait for.
+        return this.#session.onBytes(bytes, at, end);
+      }
       if (this.#stage >= LoginStage.awaitingPool) {
         // Queries that come before the welcome wait for it.
         this.#session.link.hold();
