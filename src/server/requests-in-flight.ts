@@ -1,0 +1,343 @@
+import type { PreparedStatement } from '../prepared/statement.ts';
+import { ServerMessage } from '../wire/codes.ts';
+
+/**
+ * The requests that one server connection still owes replies to, in the order they were sent. For
+ * each reply it says whether the client gets it, and when a reply of the pooler's own is due. It does
+ * no I/O: the server connection pushes what it sends and feeds the type of what it reads.
+ *
+ * A reply takes the oldest request off only when it fits its kind, since inside a simple Query many
+ * replies come before ReadyForQuery:
+ *
+ *   Query, FunctionCall, Sync      until ReadyForQuery
+ *   Parse, Bind, Close             until ParseComplete, BindComplete, CloseComplete
+ *   Describe                       until RowDescription or NoData
+ *   Execute                        until CommandComplete, EmptyQueryResponse or PortalSuspended
+ *   CopyDone, CopyFail             no reply of their own: they go with the COPY that they end, or
+ *                                  unanswered when they are next in turn, as the server ignores them
+ *                                  outside COPY
+ *
+ * After an error in the extended protocol the server ignores everything up to Sync, so at the
+ * ReadyForQuery of that Sync all requests up to it are dropped (PostgreSQL documentation, "Message
+ * Flow"). Statements that those requests would have made or closed are told by `takeFailed`.
+ */
+
+export const RequestKind = {
+  query: 1,
+  functionCall: 2,
+  sync: 3,
+  parse: 4,
+  bind: 5,
+  describe: 6,
+  execute: 7,
+  close: 8,
+  copyDone: 9,
+  copyFail: 10,
+} as const;
+export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
+const { query, functionCall, sync, parse, bind, describe, execute, close, copyDone, copyFail } =
+  RequestKind;
+
+/** Whose request it is: the client's, the pooler's own, or the client's but kept from the server. */
+export const RequestAction = { forward: 0, swallow: 1, fake: 2 } as const;
+export type RequestAction = (typeof RequestAction)[keyof typeof RequestAction];
+
+export const ReplyAction = { forward: 0, swallow: 1 } as const;
+export type ReplyAction = (typeof ReplyAction)[keyof typeof ReplyAction];
+
+/** A Parse or Close that came to nothing: rejected by the server, or skipped after an error. */
+export interface FailedRequest {
+  readonly kind: RequestKind;
+  readonly action: RequestAction;
+  readonly statement: PreparedStatement;
+  /** The client's name for the statement, as pushed. */
+  readonly name: string | null;
+}
+
+const NONE: readonly FailedRequest[] = [];
+const FIRST_CAPACITY = 16;
+
+export class RequestsInFlight {
+  // Four rings with the same places; the capacity is a power of two. A request is two bytes and two
+  // references, so nothing is allocated for it.
+  #kinds = new Uint8Array(FIRST_CAPACITY);
+  #actions = new Uint8Array(FIRST_CAPACITY);
+  #statements = new Array<PreparedStatement | null>(FIRST_CAPACITY).fill(null);
+  #names = new Array<string | null>(FIRST_CAPACITY).fill(null);
+  #mask = FIRST_CAPACITY - 1;
+  #head = 0;
+  #size = 0;
+  /** An ErrorResponse came whose ReadyForQuery is still owed. */
+  #hasFailed = false;
+  #isCopyIn = false;
+  #isDoubtful = false;
+  #failed: FailedRequest[] = [];
+
+  get size(): number {
+    return this.#size;
+  }
+
+  /** True from CopyInResponse or CopyBothResponse until the COPY ends on the server. */
+  get isCopyIn(): boolean {
+    return this.#isCopyIn;
+  }
+
+  /**
+   * True when replies and requests no longer match for certain, until `clear`. The connection may
+   * serve its present client, but must not be given to another. It happens when the server says
+   * something it was not asked for, and when a COPY fails with a Sync sent before its end: the server
+   * ignores that Sync if it read it during the COPY and answers it if not, which cannot be told.
+   */
+  get isDoubtful(): boolean {
+    return this.#isDoubtful;
+  }
+
+  /**
+   * Appends a request. `statement` is what a Parse makes or a Close ends; `name` is the client's name
+   * for it. With `fake` see `nextFake`: it may be due at once.
+   */
+  push(
+    kind: RequestKind,
+    action: RequestAction,
+    statement: PreparedStatement | null = null,
+    name: string | null = null,
+  ): void {
+    if (this.#size === 0 && (kind === copyDone || kind === copyFail)) return;
+    if (this.#size > this.#mask) this.#grow();
+    const place = (this.#head + this.#size) & this.#mask;
+    this.#kinds[place] = kind;
+    this.#actions[place] = action;
+    this.#statements[place] = statement;
+    this.#names[place] = name;
+    this.#size++;
+  }
+
+  /** Takes note of a server message, each type in the order read, and says what becomes of it. */
+  onReply(type: number): ReplyAction {
+    switch (type) {
+      case ServerMessage.NoticeResponse:
+      case ServerMessage.NotificationResponse:
+      case ServerMessage.ParameterStatus:
+        return ReplyAction.forward;
+      case ServerMessage.ReadyForQuery:
+        return this.#onReadyForQuery();
+      case ServerMessage.ErrorResponse:
+        return this.#onError();
+      case ServerMessage.CommandComplete:
+        if (this.#isCopyIn) this.#endCopy(false);
+        return this.#answerUnlessQuery(execute);
+      case ServerMessage.EmptyQueryResponse:
+        return this.#answerUnlessQuery(execute);
+      case ServerMessage.RowDescription:
+        return this.#answerUnlessQuery(describe);
+      case ServerMessage.NoData:
+        return this.#answer(describe);
+      case ServerMessage.PortalSuspended:
+        return this.#answer(execute);
+      case ServerMessage.ParseComplete:
+        return this.#answer(parse);
+      case ServerMessage.BindComplete:
+        return this.#answer(bind);
+      case ServerMessage.CloseComplete:
+        return this.#answer(close);
+      case ServerMessage.CopyInResponse:
+      case ServerMessage.CopyBothResponse:
+        this.#isCopyIn = true;
+        return this.#replyAction();
+      default:
+        return this.#replyAction();
+    }
+  }
+
+  /**
+   * The kind of the fake reply now due (`parse`: ParseComplete, `close`: CloseComplete), or 0. To be
+   * asked until 0 after each reply was passed on, and after pushing a fake.
+   */
+  nextFake(): typeof parse | typeof close | 0 {
+    // A server would ignore the request between an error and Sync; the ReadyForQuery drops it.
+    if (this.#size === 0 || this.#hasFailed) return 0;
+    if (this.#actions[this.#head] !== RequestAction.fake) return 0;
+    const kind = this.#kinds[this.#head];
+    this.#pop();
+    return kind === parse ? parse : close;
+  }
+
+  /**
+   * The requests with a statement that came to nothing since the last call, the *latest first*: undone
+   * in this order, the tables are as if these requests had never been. Empty unless there was an error.
+   */
+  takeFailed(): readonly FailedRequest[] {
+    if (this.#failed.length === 0) return NONE;
+    const failed = this.#failed.reverse();
+    this.#failed = [];
+    return failed;
+  }
+
+  /** Forgets everything, as for a new connection. */
+  clear(): void {
+    while (this.#size > 0) this.#pop();
+    this.#hasFailed = false;
+    this.#isCopyIn = false;
+    this.#isDoubtful = false;
+    this.#failed = [];
+  }
+
+  #onReadyForQuery(): ReplyAction {
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    let action = this.#replyAction();
+    if (kind === query || kind === functionCall || kind === sync) {
+      this.#pop();
+    } else {
+      const at = this.#hasFailed ? this.#indexOfSync() : -1;
+      if (at === -1) {
+        this.#isDoubtful = true;
+        action = ReplyAction.forward;
+      } else {
+        for (let i = 0; i < at; i++) this.#noteFailed((this.#head + i) & this.#mask);
+        while (this.#kinds[this.#head] !== sync) this.#pop();
+        action = this.#replyAction();
+        this.#pop();
+      }
+    }
+    this.#hasFailed = false;
+    this.#isCopyIn = false;
+    return action;
+  }
+
+  /**
+   * The error of an injected Parse goes to the client, whose Bind or Describe it makes fail. Only a
+   * Query, FunctionCall or Sync of the pooler's own keeps its error to itself.
+   */
+  #onError(): ReplyAction {
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    const isAlone = kind === query || kind === functionCall || kind === sync;
+    const action = isAlone ? this.#replyAction() : ReplyAction.forward;
+    if (this.#isCopyIn) {
+      this.#endCopy(true);
+      // The Syncs sent after this Execute are gone, so ReadyForQuery could not drop it with them.
+      if (kind === execute) this.#pop();
+    }
+    this.#hasFailed = true;
+    return action;
+  }
+
+  /**
+   * Takes out what was sent during the COPY, from behind the head through the first CopyDone or
+   * CopyFail: the server ignores Sync during COPY. The head, a Query or Execute, stays.
+   */
+  #endCopy(isError: boolean): void {
+    this.#isCopyIn = false;
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    if (kind !== query && kind !== execute) {
+      this.#isDoubtful = true;
+      return;
+    }
+    let count = 1;
+    while (count < this.#size && !this.#isCopyEnd(count)) count++;
+    if (count === this.#size) {
+      // Without an end in the queue only Syncs that the COPY may have eaten are taken out.
+      count = 0;
+      while (isError && count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
+    }
+    if (count === 0) return;
+    for (let i = 1; i <= count; i++) {
+      if (isError && this.#kindAt(i) === sync) this.#isDoubtful = true;
+      this.#noteFailed((this.#head + i) & this.#mask);
+    }
+    const from = this.#head;
+    for (let i = 0; i < count; i++) this.#forget((from + i + 1) & this.#mask);
+    const to = (from + count) & this.#mask;
+    this.#kinds[to] = this.#kinds[from]!;
+    this.#actions[to] = this.#actions[from]!;
+    this.#head = to;
+    this.#size -= count;
+  }
+
+  /** A reply that only a request of `kind` has. */
+  #answer(kind: RequestKind): ReplyAction {
+    if (
+      this.#size === 0 ||
+      this.#kinds[this.#head] !== kind ||
+      this.#actions[this.#head] === RequestAction.fake
+    ) {
+      this.#isDoubtful = true;
+      return ReplyAction.forward;
+    }
+    const action = this.#replyAction();
+    this.#pop();
+    return action;
+  }
+
+  /** A reply that a request of `kind` has, and that may also come any number of times in a Query. */
+  #answerUnlessQuery(kind: RequestKind): ReplyAction {
+    if (this.#size > 0 && this.#kinds[this.#head] === query) return this.#replyAction();
+    return this.#answer(kind);
+  }
+
+  #replyAction(): ReplyAction {
+    if (this.#size === 0) return ReplyAction.forward;
+    return this.#actions[this.#head] === RequestAction.swallow
+      ? ReplyAction.swallow
+      : ReplyAction.forward;
+  }
+
+  #indexOfSync(): number {
+    for (let i = 0; i < this.#size; i++) if (this.#kindAt(i) === sync) return i;
+    return -1;
+  }
+
+  #kindAt(index: number): number {
+    return this.#kinds[(this.#head + index) & this.#mask]!;
+  }
+
+  #isCopyEnd(index: number): boolean {
+    const kind = this.#kindAt(index);
+    return kind === copyDone || kind === copyFail;
+  }
+
+  #noteFailed(place: number): void {
+    const statement = this.#statements[place];
+    if (!statement) return;
+    this.#failed.push({
+      kind: this.#kinds[place] as RequestKind,
+      action: this.#actions[place] as RequestAction,
+      statement,
+      name: this.#names[place]!,
+    });
+  }
+
+  #forget(place: number): void {
+    this.#statements[place] = null;
+    this.#names[place] = null;
+  }
+
+  /** Takes the head off, and the ends of COPYs that are over which thereby become the head. */
+  #pop(): void {
+    do {
+      this.#forget(this.#head);
+      this.#head = (this.#head + 1) & this.#mask;
+      this.#size--;
+    } while (this.#size > 0 && this.#isCopyEnd(0));
+  }
+
+  #grow(): void {
+    const capacity = this.#mask + 1;
+    const kinds = new Uint8Array(capacity * 2);
+    const actions = new Uint8Array(capacity * 2);
+    const statements = new Array<PreparedStatement | null>(capacity * 2).fill(null);
+    const names = new Array<string | null>(capacity * 2).fill(null);
+    for (let i = 0; i < this.#size; i++) {
+      const place = (this.#head + i) & this.#mask;
+      kinds[i] = this.#kinds[place]!;
+      actions[i] = this.#actions[place]!;
+      statements[i] = this.#statements[place]!;
+      names[i] = this.#names[place]!;
+    }
+    this.#kinds = kinds;
+    this.#actions = actions;
+    this.#statements = statements;
+    this.#names = names;
+    this.#mask = capacity * 2 - 1;
+    this.#head = 0;
+  }
+}
