@@ -29,3 +29,19 @@ export class PreparedStatement {
     return Buffer.from(this.key, 'latin1');
   }
 }
+
+/** A Parse or Close on a server that came to nothing: rejected, or skipped after an error. */
+export interface FailedStatement {
+  /** Type byte of Parse or Close. */
+  readonly kind: number;
+  readonly statement: PreparedStatement;
+  /**
+   * The client's name for it. Null when the request was the pooler's own, and when a later one about
+   * the same name is in flight: then the name is as that one left it.
+   */
+  readonly name: string | null;
+  /** True when it was kept from the server, the pooler giving the reply. */
+  readonly isFake: boolean;
+  /** How many Syncs were sent before it. */
+  readonly segment: number;
+}

@@ -1,5 +1,5 @@
-import type { PreparedStatement } from '../prepared/statement.ts';
-import { ServerMessage } from '../wire/codes.ts';
+import type { FailedStatement, PreparedStatement } from '../prepared/statement.ts';
+import { ClientMessage, ServerMessage } from '../wire/codes.ts';
 
 /**
  * The requests that one server connection still owes replies to, in the order they were sent. For
@@ -22,17 +22,18 @@ import { ServerMessage } from '../wire/codes.ts';
  * Flow"). Statements that those requests would have made or closed are told by `takeFailed`.
  */
 
+/** Requests that are owed something, by the type byte of their message. */
 export const RequestKind = {
-  query: 1,
-  functionCall: 2,
-  sync: 3,
-  parse: 4,
-  bind: 5,
-  describe: 6,
-  execute: 7,
-  close: 8,
-  copyDone: 9,
-  copyFail: 10,
+  query: ClientMessage.Query,
+  functionCall: ClientMessage.FunctionCall,
+  sync: ClientMessage.Sync,
+  parse: ClientMessage.Parse,
+  bind: ClientMessage.Bind,
+  describe: ClientMessage.Describe,
+  execute: ClientMessage.Execute,
+  close: ClientMessage.Close,
+  copyDone: ClientMessage.CopyDone,
+  copyFail: ClientMessage.CopyFail,
 } as const;
 export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
 const { query, functionCall, sync, parse, bind, describe, execute, close, copyDone, copyFail } =
@@ -45,16 +46,7 @@ export type RequestAction = (typeof RequestAction)[keyof typeof RequestAction];
 export const ReplyAction = { forward: 0, swallow: 1 } as const;
 export type ReplyAction = (typeof ReplyAction)[keyof typeof ReplyAction];
 
-/** A Parse or Close that came to nothing: rejected by the server, or skipped after an error. */
-export interface FailedRequest {
-  readonly kind: RequestKind;
-  readonly action: RequestAction;
-  readonly statement: PreparedStatement;
-  /** The client's name for the statement, as pushed. */
-  readonly name: string | null;
-}
-
-const NONE: readonly FailedRequest[] = [];
+const NONE: readonly FailedStatement[] = [];
 const FIRST_CAPACITY = 16;
 
 export class RequestsInFlight {
@@ -70,11 +62,23 @@ export class RequestsInFlight {
   /** An ErrorResponse came whose ReadyForQuery is still owed. */
   #hasFailed = false;
   #isCopyIn = false;
+  #syncsSent = 0;
+  #syncsAnswered = 0;
   #isDoubtful = false;
-  #failed: FailedRequest[] = [];
+  #failed: FailedStatement[] = [];
 
   get size(): number {
     return this.#size;
+  }
+
+  /** Syncs pushed so far; `clear` does not set it back. */
+  get syncsSent(): number {
+    return this.#syncsSent;
+  }
+
+  /** Syncs that are off the queue again. */
+  get syncsAnswered(): number {
+    return this.#syncsAnswered;
   }
 
   /** True from CopyInResponse or CopyBothResponse until the COPY ends on the server. */
@@ -110,6 +114,7 @@ export class RequestsInFlight {
     this.#statements[place] = statement;
     this.#names[place] = name;
     this.#size++;
+    if (kind === sync) this.#syncsSent++;
   }
 
   /** Takes note of a server message, each type in the order read, and says what becomes of it. */
@@ -165,10 +170,13 @@ export class RequestsInFlight {
   /**
    * The requests with a statement that came to nothing since the last call, the *latest first*: undone
    * in this order, the tables are as if these requests had never been. Empty unless there was an error.
+   * To be taken at each ReadyForQuery, before `nextFake`.
    */
-  takeFailed(): readonly FailedRequest[] {
+  takeFailed(): readonly FailedStatement[] {
     if (this.#failed.length === 0) return NONE;
-    const failed = this.#failed.reverse();
+    const failed = this.#failed
+      .reverse()
+      .map((one) => (this.#hasName(one.name) ? { ...one, name: null } : one));
     this.#failed = [];
     return failed;
   }
@@ -240,12 +248,13 @@ export class RequestsInFlight {
       while (isError && count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
     }
     if (count === 0) return;
-    for (let i = 1; i <= count; i++) {
-      if (isError && this.#kindAt(i) === sync) this.#isDoubtful = true;
-      this.#noteFailed((this.#head + i) & this.#mask);
-    }
     const from = this.#head;
-    for (let i = 0; i < count; i++) this.#forget((from + i + 1) & this.#mask);
+    for (let i = 1; i <= count; i++) {
+      const place = (from + i) & this.#mask;
+      if (isError && this.#kinds[place] === sync) this.#isDoubtful = true;
+      this.#noteFailed(place);
+      this.#forget(place);
+    }
     const to = (from + count) & this.#mask;
     this.#kinds[to] = this.#kinds[from]!;
     this.#actions[to] = this.#actions[from]!;
@@ -281,6 +290,14 @@ export class RequestsInFlight {
       : ReplyAction.forward;
   }
 
+  #hasName(name: string | null): boolean {
+    if (name === null) return false;
+    for (let i = 0; i < this.#size; i++) {
+      if (this.#names[(this.#head + i) & this.#mask] === name) return true;
+    }
+    return false;
+  }
+
   #indexOfSync(): number {
     for (let i = 0; i < this.#size; i++) if (this.#kindAt(i) === sync) return i;
     return -1;
@@ -299,14 +316,17 @@ export class RequestsInFlight {
     const statement = this.#statements[place];
     if (!statement) return;
     this.#failed.push({
-      kind: this.#kinds[place] as RequestKind,
-      action: this.#actions[place] as RequestAction,
+      kind: this.#kinds[place]!,
       statement,
       name: this.#names[place]!,
+      isFake: this.#actions[place] === RequestAction.fake,
+      segment: this.#syncsAnswered,
     });
   }
 
+  /** Empties the place of a request that leaves the queue. */
   #forget(place: number): void {
+    if (this.#kinds[place] === sync) this.#syncsAnswered++;
     this.#statements[place] = null;
     this.#names[place] = null;
   }

@@ -320,9 +320,9 @@ const [S1, S2, S3] = [1, 2, 3].map((id) => new PreparedStatement(id, `select ${i
 test('a batch that fails at any place tells what came to nothing, the latest first', () => {
   const replies = ['', '1', '13', '132', '132'];
   const expected = [
-    ['fake 4 3 c', 'fake 8 2 b', 'swallow 8 3 null', 'forward 4 1 a'],
-    ['fake 4 3 c', 'fake 8 2 b', 'swallow 8 3 null'],
-    ['fake 4 3 c', 'fake 8 2 b'],
+    ['P 3 c fake', 'C 2 b fake', 'C 3 null sent', 'P 1 a sent'],
+    ['P 3 c fake', 'C 2 b fake', 'C 3 null sent'],
+    ['P 3 c fake', 'C 2 b fake'],
     [],
   ];
   for (let at = 0; at < 4; at++) {
@@ -338,14 +338,66 @@ test('a batch that fails at any place tells what came to nothing, the latest fir
     assert.deepEqual(requests.takeFailed(), [], 'nothing is told before ReadyForQuery');
     feed(requests, 'Z');
     assert.deepEqual(
-      requests.takeFailed().map(({ action, kind, statement, name }) => {
-        const word = Object.keys(RequestAction)[action];
-        return `${word} ${kind} ${statement.id} ${name}`;
+      requests.takeFailed().map(({ kind, statement, name, isFake, segment }) => {
+        assert.equal(segment, 0);
+        const letter = String.fromCharCode(kind);
+        return `${letter} ${statement.id} ${name} ${isFake ? 'fake' : 'sent'}`;
       }),
       expected[at],
     );
     assert.deepEqual(requests.takeFailed(), []);
   }
+});
+
+test('a failure keeps quiet about a name that a later request in flight decides', () => {
+  const requests = new RequestsInFlight();
+  requests.push(RequestKind.bind, RequestAction.forward);
+  requests.push(RequestKind.parse, RequestAction.forward, S1, 'a');
+  requests.push(RequestKind.close, RequestAction.fake, S2, 'b');
+  requests.push(RequestKind.sync, RequestAction.forward);
+  requests.push(RequestKind.close, RequestAction.fake, S1, 'a');
+  requests.push(RequestKind.parse, RequestAction.fake, S1, 'a');
+  requests.push(RequestKind.sync, RequestAction.forward);
+  requests.onReply('E'.charCodeAt(0));
+  requests.onReply('Z'.charCodeAt(0));
+  assert.deepEqual(
+    requests.takeFailed().map(({ statement, name }) => `${statement.id} ${name}`),
+    ['2 b', '1 null'],
+  );
+});
+
+test('Syncs are counted when sent and when they leave the queue in whatever way', () => {
+  const requests = inFlight('PS BS EScS S');
+  assert.equal(requests.syncsSent, 5);
+  for (const [replies, answered] of [
+    ['1', 0],
+    ['Z', 1],
+    ['E', 1],
+    ['Z', 2],
+    ['GC', 3],
+    ['Z', 4],
+    ['Z', 5],
+  ] as const) {
+    feed(requests, replies);
+    assert.equal(requests.syncsAnswered, answered);
+  }
+  push(requests, 'QS');
+  requests.clear();
+  assert.equal(requests.syncsSent, 6);
+  assert.equal(requests.syncsAnswered, 6);
+});
+
+test('the segment of a failure is the number of Syncs sent before it', () => {
+  const requests = inFlight('S');
+  requests.push(RequestKind.parse, RequestAction.forward, S1, 'a');
+  push(requests, 'S');
+  requests.push(RequestKind.parse, RequestAction.forward, S2, 'b');
+  push(requests, 'S');
+  feed(requests, 'ZEZEZ');
+  assert.deepEqual(
+    requests.takeFailed().map(({ statement, segment }) => `${statement.id} ${segment}`),
+    ['2 2', '1 1'],
+  );
 });
 
 test('a batch that succeeds tells no failure', () => {
