@@ -37,6 +37,7 @@ const CLOSE_GRACE_MS = 10_000;
 export interface PoolOptions {
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
@@ -47,6 +48,7 @@ export class Pool implements ServerOwner {
   readonly user: string;
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
@@ -97,6 +99,7 @@ export class Pool implements ServerOwner {
     this.plan = plan;
     this.tracked = options.tracked;
     this.registry = options.registry;
+    this.translator = options.translator;
     this.traffic = database.traffic;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
@@ -139,9 +142,9 @@ export class Pool implements ServerOwner {
   }
 
   /** One of the pool's servers has the statement. */
-  hasStatement(statement: Parameters<ServerConnection['statements']['has']>[0]): boolean {
+  hasStatement(statement: Parameters<ServerConnection['statements']['isConfirmed']>[0]): boolean {
     for (const list of [this.linked, this.idle, this.used, this.held]) {
-      for (const server of list) if (server.statements.has(statement)) return true;
+      for (const server of list) if (server.statements.isConfirmed(statement)) return true;
     }
     return false;
   }
@@ -320,7 +323,9 @@ export class Pool implements ServerOwner {
   #release(server: ServerConnection): void {
     const { plan } = this;
     server.freeSince = clock.now;
-    if (server.isCloseNeeded) {
+    if (server.requests.isDoubtful) {
+      server.close('unexpected answers');
+    } else if (server.isCloseNeeded) {
       server.close('close_needed');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
@@ -344,7 +349,6 @@ export class Pool implements ServerOwner {
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
-      server.statements.clear();
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
     });

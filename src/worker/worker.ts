@@ -19,7 +19,8 @@ import type { Link } from '../net/link.ts';
 import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import { PoolSet } from '../pool/pool-set.ts';
-import { StatementRegistry } from '../prepared/statement.ts';
+import { StatementRegistry } from '../prepared/registry.ts';
+import { StatementTranslator } from '../prepared/translator.ts';
 import { TrackedNames } from '../server/parameters.ts';
 import type { Credentials } from '../server/server-opener.ts';
 import { ServerTls } from '../tls/server-tls.ts';
@@ -71,12 +72,14 @@ export class Worker {
     this.#secrets = this.#readUsers();
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
+    const translator = new StatementTranslator(registry, settings.max_prepared_statements);
     this.#pools = new PoolSet(
       this.#index,
       { worker, size },
       {
         tracked,
         registry,
+        translator,
         maxPacketBytes: settings.max_packet_size,
         logsConnections: settings.log_connections,
         logsDisconnections: settings.log_disconnections,
@@ -124,6 +127,7 @@ export class Worker {
       index: this.#index,
       tracked,
       registry,
+      translator,
       ignoredParameters: new Set(splitNames(settings.ignore_startup_parameters)),
       adminUsers: new Set(splitNames(settings.admin_users)),
       statsUsers: new Set(splitNames(settings.stats_users)),
