@@ -161,8 +161,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.userName = user;
   }
 
-  /** Marks the session as counted by `Admission.enter`. */
-  noteAdmitted(): void {
+  /** Counts the session for its database and user until it closes. */
+  admit(): void {
+    this.#context.admission.enter(this.databaseName, this.userName);
     this.#admitted = true;
   }
 
