@@ -12,7 +12,7 @@ export type Limit =
   | { readonly kind: 'unlimited' }
   | { readonly kind: 'max'; readonly value: number };
 
-export const UNLIMITED: Limit = { kind: 'unlimited' };
+const UNLIMITED: Limit = { kind: 'unlimited' };
 
 /** A configuration whose entries are found by name in constant time. */
 export class ConfigIndex {

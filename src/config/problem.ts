@@ -19,7 +19,7 @@ export function formatProblem(problem: Problem): string {
     : `${place}: ${problem.key}: ${problem.text}`;
 }
 
-/** The operating system's words for a failed call, spelt as C programs print them. */
+/** The system's words for a failed call, with the capital letter that C programs print. */
 export function osErrorText(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const errno = 'errno' in error && typeof error.errno === 'number' ? error.errno : null;

@@ -34,7 +34,7 @@ export interface EntryEvent {
   readonly value: string;
 }
 
-export interface ProblemEvent {
+interface ProblemEvent {
   readonly kind: 'problem';
   readonly problem: Problem;
 }

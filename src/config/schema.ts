@@ -9,7 +9,7 @@ import { intIn, mustBe, onOff, seconds, text, value, whyInvalid, wordIn } from '
 import { isCurve, isProtocolList, isTls13SuiteList } from './tls-values.ts';
 import { parseBool, parseInt32, parseUint32 } from './values.ts';
 
-export type SettingType = 'int' | 'uint' | 'bool' | 'time' | 'str' | 'enum';
+type SettingType = 'int' | 'uint' | 'bool' | 'time' | 'str' | 'enum';
 export type SettingValue = string | number | boolean | null;
 
 /** What `SHOW CONFIG` and a reload need to know of a `[pgbouncer]` setting. */

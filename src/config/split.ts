@@ -19,7 +19,7 @@ import {
 } from './effective.ts';
 
 /** One worker's part of each limit of a pool. */
-export interface WorkerShare {
+interface WorkerShare {
   readonly pool: Limit;
   readonly db: Limit;
   readonly user: Limit;

@@ -8,7 +8,7 @@ const manifest: unknown = JSON.parse(
 );
 
 /** Version of this package. */
-const PGFLEET_VERSION =
+export const PGFLEET_VERSION =
   typeof manifest === 'object' && manifest !== null && 'version' in manifest
     ? String(manifest.version)
     : 'unknown';

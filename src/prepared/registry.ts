@@ -16,6 +16,11 @@ export class StatementRegistry {
     return this.#byKey.values();
   }
 
+  /** The statement for `key`, if any client or server knows it. */
+  find(key: string): PreparedStatement | undefined {
+    return this.#byKey.get(key);
+  }
+
   /**
    * The statement for `key` (see `PreparedStatement.key`), made if need be. The caller retains it.
    */

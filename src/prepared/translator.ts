@@ -80,6 +80,11 @@ export class StatementTranslator {
     this.limit = limit;
   }
 
+  /** What the latest call answered. */
+  get last(): Translation {
+    return this.#answer;
+  }
+
   /** A whole Parse in `bytes[at..end)`. When sent, it is sent whole as `head`. */
   onParse(
     client: ClientStatements,

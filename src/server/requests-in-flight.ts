@@ -96,6 +96,11 @@ export class RequestsInFlight {
     return this.#isDoubtful;
   }
 
+  /** `nextFake` would give a reply now. */
+  get hasFakeDue(): boolean {
+    return this.#size > 0 && !this.#hasFailed && this.#actions[this.#head] === RequestAction.fake;
+  }
+
   /**
    * Appends a request. `statement` is what a Parse makes or a Close ends; `name` is the client's name
    * for it. With `fake` see `nextFake`: it may be due at once.
@@ -160,8 +165,7 @@ export class RequestsInFlight {
    */
   nextFake(): typeof parse | typeof close | 0 {
     // A server would ignore the request between an error and Sync; the ReadyForQuery drops it.
-    if (this.#size === 0 || this.#hasFailed) return 0;
-    if (this.#actions[this.#head] !== RequestAction.fake) return 0;
+    if (!this.hasFakeDue) return 0;
     const kind = this.#kinds[this.#head];
     this.#pop();
     return kind === parse ? parse : close;

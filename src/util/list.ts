@@ -1,5 +1,5 @@
 /** What an element needs to stand in one `List` at a time; set all three to null in the constructor. */
-export interface Listed<T> {
+export interface Listed<T extends Listed<T>> {
   listPrev: T | null;
   listNext: T | null;
   list: List<T> | null;

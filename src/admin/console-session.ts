@@ -1,0 +1,250 @@
+import type { LocalBackend, LocalPeer } from '../client/local-backend.ts';
+import { PROTOCOL_VIOLATION } from '../errors.ts';
+import { log } from '../log/logger.ts';
+import { Ring } from '../util/ring.ts';
+import { ClientMessage } from '../wire/codes.ts';
+import { endOfString } from '../wire/decode.ts';
+import {
+  CLOSE_COMPLETE,
+  type Column,
+  commandComplete,
+  errorResponse,
+  PARSE_COMPLETE,
+  READY_IDLE,
+} from '../wire/encode.ts';
+import {
+  BIND_COMPLETE,
+  BROKEN,
+  ExtendedError,
+  ExtendedState,
+  PORTAL_SUSPENDED,
+  type Portal,
+} from './extended.ts';
+import type { Fleet } from './fleet.ts';
+import { type Answer, type Plan, planQuery, type Rights } from './plan.ts';
+import { describeRows, encodeRows, type Formats, type Row } from './result.ts';
+import { PGBOUNCER_VERSION } from './show-version.ts';
+
+/** Messages, and bytes of them, that may wait while an answer is being made. */
+const MAX_QUEUED = 1000;
+const MAX_QUEUED_BYTES = 1 << 20;
+
+/** ParameterStatus of PgBouncer's console. */
+const CONSOLE_PARAMETERS: readonly (readonly [string, string])[] = [
+  ['server_version', `${PGBOUNCER_VERSION}/bouncer`],
+  ['client_encoding', 'UTF8'],
+  ['server_encoding', 'UTF8'],
+  ['DateStyle', 'ISO'],
+  ['TimeZone', 'GMT'],
+  ['standard_conforming_strings', 'on'],
+  ['is_superuser', 'on'],
+];
+
+interface Waiting {
+  readonly type: number;
+  readonly body: Buffer;
+}
+
+/**
+ * One session of the console. Messages are dealt with one at a time in the order they came: while
+ * an answer waits for the other workers, what arrives is queued.
+ */
+export class ConsoleSession implements LocalBackend {
+  readonly parameters = CONSOLE_PARAMETERS;
+  readonly #peer: LocalPeer;
+  readonly #rights: Rights;
+  readonly #name: string;
+  readonly #fleet: Fleet;
+  readonly #onEnd: () => void;
+  readonly #extended = new ExtendedState();
+  readonly #queue = new Ring<Waiting>();
+  #queuedBytes = 0;
+  #isBusy = false;
+  #isOver = false;
+  /** After an error in the extended protocol nothing counts until Sync. */
+  #isSkipping = false;
+
+  /** @param name how the log calls the session; `onEnd` is called once, when it is over */
+  constructor(peer: LocalPeer, rights: Rights, name: string, fleet: Fleet, onEnd: () => void) {
+    this.#peer = peer;
+    this.#rights = rights;
+    this.#name = name;
+    this.#fleet = fleet;
+    this.#onEnd = onEnd;
+  }
+
+  onMessage(type: number, body: Buffer): void {
+    if (this.#isOver) return;
+    if (!this.#isBusy) {
+      this.#handle(type, body);
+      return;
+    }
+    this.#queuedBytes += body.length;
+    if (this.#queue.size >= MAX_QUEUED || this.#queuedBytes > MAX_QUEUED_BYTES) {
+      this.#fatal('too many messages sent ahead of their answers');
+      return;
+    }
+    this.#queue.push({ type, body: Buffer.from(body) });
+  }
+
+  onClose(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#queue.clear();
+    this.#onEnd();
+  }
+
+  #handle(type: number, body: Buffer): void {
+    if (type === ClientMessage.Terminate) {
+      this.onClose();
+      this.#peer.close('close req');
+      return;
+    }
+    if (this.#isSkipping && type !== ClientMessage.Sync) return;
+    switch (type) {
+      case ClientMessage.Query:
+        this.#onQuery(body);
+        break;
+      case ClientMessage.Parse:
+        this.#reply(
+          this.#extended.parse(body, (query) => planQuery(query, this.#rights, this.#fleet)) ??
+            PARSE_COMPLETE,
+        );
+        break;
+      case ClientMessage.Bind:
+        this.#reply(this.#extended.bind(body) ?? BIND_COMPLETE);
+        break;
+      case ClientMessage.Describe:
+        this.#reply(this.#extended.describe(body));
+        break;
+      case ClientMessage.Execute:
+        this.#onExecute(body);
+        break;
+      case ClientMessage.Close:
+        this.#reply(this.#extended.close(body) ?? CLOSE_COMPLETE);
+        break;
+      case ClientMessage.Sync:
+        this.#isSkipping = false;
+        this.#extended.endTransaction();
+        this.#peer.send(READY_IDLE);
+        break;
+      case ClientMessage.Flush:
+      case ClientMessage.CopyData:
+      case ClientMessage.CopyDone:
+      case ClientMessage.CopyFail:
+        break;
+      case ClientMessage.FunctionCall:
+        this.#error(PROTOCOL_VIOLATION, `unsupported packet type for admin console: ${type}`);
+        this.#peer.send(READY_IDLE);
+        this.#fatal('bad packet');
+        break;
+      default:
+        this.#fatal('unknown pkt');
+    }
+  }
+
+  #onQuery(body: Buffer): void {
+    const end = endOfString(body, 0, body.length);
+    if (end === -1 || this.#fleet.config().settings.disable_pqexec) {
+      this.#fatal(end === -1 ? 'incomplete query' : 'PQexec disallowed');
+      return;
+    }
+    this.#extended.onSimpleQuery();
+    const plan = planQuery(body.subarray(0, end), this.#rights, this.#fleet);
+    if ('error' in plan) {
+      this.#error(PROTOCOL_VIOLATION, plan.error);
+      this.#peer.send(READY_IDLE);
+      return;
+    }
+    this.#run(plan, (answer) => {
+      for (const notice of answer.notices) this.#peer.send(notice);
+      if (plan.columns !== null) {
+        this.#peer.send(describeRows(plan.columns, null));
+        this.#sendRows(plan.columns, answer.rows, null);
+      }
+      this.#peer.send(commandComplete(answer.tag));
+      this.#peer.send(READY_IDLE);
+    });
+  }
+
+  #onExecute(body: Buffer): void {
+    const found = this.#extended.execute(body);
+    if (found === BROKEN || found instanceof ExtendedError) this.#reply(found);
+    else if (found.portal.answer !== null) this.#sendPortal(found.portal, found.maxRows);
+    else {
+      const { portal, maxRows } = found;
+      this.#run(portal.plan, (answer) => {
+        portal.answer = answer;
+        for (const notice of answer.notices) this.#peer.send(notice);
+        this.#sendPortal(portal, maxRows);
+      });
+    }
+  }
+
+  /** Sends the next rows of a portal that has its answer. */
+  #sendPortal(portal: Portal, maxRows: number): void {
+    const { rows, tag } = portal.answer!;
+    const end = maxRows === 0 ? rows.length : portal.sentRows + maxRows;
+    const next = rows.slice(portal.sentRows, end);
+    portal.sentRows += next.length;
+    if (portal.plan.columns !== null) this.#sendRows(portal.plan.columns, next, portal.formats);
+    this.#peer.send(portal.sentRows < rows.length ? PORTAL_SUSPENDED : commandComplete(tag));
+  }
+
+  /** Sends what a step of the extended protocol answered, or its error. */
+  #reply(outcome: Buffer | ExtendedError | typeof BROKEN): void {
+    if (outcome === BROKEN) {
+      this.#fatal('bad packet');
+    } else if (outcome instanceof ExtendedError) {
+      this.#isSkipping = true;
+      this.#error(outcome.sqlstate, outcome.text);
+    } else {
+      this.#peer.send(outcome);
+    }
+  }
+
+  /** Runs a command; until `onAnswer` has been called, everything else waits. */
+  #run(plan: Plan, onAnswer: (answer: Answer) => void): void {
+    const result = plan.run();
+    if (!(result instanceof Promise)) {
+      onAnswer(result);
+      return;
+    }
+    this.#isBusy = true;
+    result
+      .then((answer) => {
+        if (!this.#isOver) onAnswer(answer);
+        this.#isBusy = false;
+        this.#handleQueue();
+      })
+      .catch((error: unknown) => this.#fail(error));
+  }
+
+  #handleQueue(): void {
+    while (!this.#isBusy && !this.#isOver) {
+      const next = this.#queue.shift();
+      if (next === undefined) return;
+      this.#queuedBytes -= next.body.length;
+      this.#handle(next.type, next.body);
+    }
+  }
+
+  #sendRows(columns: readonly Column[], rows: readonly Row[], formats: Formats | null): void {
+    encodeRows(columns, rows, formats, (bytes) => this.#peer.send(bytes));
+  }
+
+  #error(sqlstate: string, text: string): void {
+    this.#peer.send(errorResponse('ERROR', sqlstate, text));
+  }
+
+  /** A bug of ours, which costs this session and no other. */
+  #fail(error: unknown): void {
+    log.error(`${this.#name}: console: ${error instanceof Error ? error.stack : String(error)}`);
+    if (!this.#isOver) this.#fatal('failure');
+  }
+
+  #fatal(text: string): void {
+    this.onClose();
+    this.#peer.fatal(text);
+  }
+}

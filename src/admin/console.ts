@@ -1,0 +1,44 @@
+import type { LocalBackend, LocalBackendFactory, LocalPeer } from '../client/local-backend.ts';
+import type { Config } from '../config/config.ts';
+import { ConsoleSession } from './console-session.ts';
+import { Fleet, type FleetTransport } from './fleet.ts';
+import type { Rights } from './plan.ts';
+import type { SnapshotSource, WorkerSnapshot } from './snapshot.ts';
+
+export interface ConsoleOptions {
+  /** The live rooms of this worker. */
+  readonly source: SnapshotSource;
+  /** The configuration in force. */
+  readonly config: () => Config;
+  /** How the other workers are asked. */
+  readonly mesh: FleetTransport;
+}
+
+/**
+ * The virtual database `pgbouncer`: one console for the whole fleet, whichever worker a connection
+ * lands on.
+ */
+export class ConsoleFactory implements LocalBackendFactory {
+  readonly #fleet: Fleet;
+
+  constructor({ source, config, mesh }: ConsoleOptions) {
+    this.#fleet = new Fleet(source, config, mesh);
+  }
+
+  open(peer: LocalPeer, user: string, rights: Rights, clientId: number): LocalBackend {
+    const fleet = this.#fleet;
+    fleet.sessions++;
+    return new ConsoleSession(peer, rights, `C-${clientId}: pgbouncer/${user}`, fleet, () => {
+      fleet.sessions--;
+    });
+  }
+
+  /**
+   * Answers what the console of another worker asks over the mesh (`kind` is `snapshot`).
+   *
+   * @throws ZodError when the request is anything else
+   */
+  answer(request: unknown): WorkerSnapshot {
+    return this.#fleet.answer(request);
+  }
+}

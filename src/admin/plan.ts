@@ -1,0 +1,200 @@
+import { type Column, noticeResponse } from '../wire/encode.ts';
+import type { Fleet, FleetAnswer } from './fleet.ts';
+import { parseStatement, type Statement } from './grammar.ts';
+import { int4, type Row, text } from './result.ts';
+import { showClients, showServers } from './show-clients.ts';
+import { showConfig } from './show-config.ts';
+import { showDatabases } from './show-databases.ts';
+import { HELP_DETAIL } from './show-help.ts';
+import { showLists } from './show-lists.ts';
+import { showPeers } from './show-peers.ts';
+import { showPools } from './show-pools.ts';
+import { showState } from './show-state.ts';
+import { showStats, showStatsAverages, showStatsTotals, showTotals } from './show-stats.ts';
+import { showUsers } from './show-users.ts';
+import { showVersion } from './show-version.ts';
+import type { Topic } from './topic.ts';
+
+export type Rights = 'admin' | 'stats';
+
+/** What a command answers. */
+export interface Answer {
+  /** Whole NoticeResponses, sent first. */
+  readonly notices: readonly Buffer[];
+  readonly rows: readonly Row[];
+  readonly tag: string;
+}
+
+/** A command that was understood and may be run; it can be run more than once. */
+export interface Plan {
+  /** Null: the answer is no result set. */
+  readonly columns: readonly Column[] | null;
+  readonly run: () => Answer | Promise<Answer>;
+}
+
+export type Planned = Plan | { readonly error: string };
+
+const ADMIN_NEEDED = { error: 'admin access needed' };
+
+const TOPICS: Readonly<Record<string, Topic>> = {
+  CLIENTS: showClients,
+  CONFIG: showConfig,
+  DATABASES: showDatabases,
+  LISTS: showLists,
+  PEERS: showPeers,
+  POOLS: showPools,
+  SERVERS: showServers,
+  STATE: showState,
+  STATS: showStats,
+  STATS_AVERAGES: showStatsAverages,
+  STATS_TOTALS: showStatsTotals,
+  TOTALS: showTotals,
+  USERS: showUsers,
+  VERSION: showVersion,
+};
+
+/** Topics of PgBouncer that have no answer yet. */
+const LATER_TOPICS = ['ACTIVE_SOCKETS', 'DNS_HOSTS', 'DNS_ZONES', 'MEM', 'PEER_POOLS', 'SOCKETS'];
+
+/** Commands of PgBouncer that have no effect yet, and the arguments that are part of the grammar. */
+const LATER_COMMANDS: Readonly<Record<string, readonly (string | null)[] | 'any'>> = {
+  DISABLE: 'any',
+  ENABLE: 'any',
+  KILL: 'any',
+  KILL_CLIENT: 'any',
+  PAUSE: 'any',
+  RECONNECT: 'any',
+  RELOAD: [null],
+  RESUME: 'any',
+  SHUTDOWN: [null, 'WAIT_FOR_CLIENTS', 'WAIT_FOR_SERVERS'],
+  SUSPEND: [null],
+  WAIT_CLOSE: 'any',
+};
+
+/** Settings that drivers ask for and set when they connect; setting them has no effect. */
+const DRIVER_SETTINGS: Readonly<Record<string, string>> = {
+  client_encoding: 'UTF-8',
+  default_transaction_isolation: 'read committed',
+  standard_conforming_strings: 'on',
+  datestyle: 'ISO',
+  timezone: 'GMT',
+};
+
+/** Settings that drivers set without asking for them: JDBC does. */
+const IGNORED_SETTINGS = [...Object.keys(DRIVER_SETTINGS), 'extra_float_digits'];
+
+/** Understands the text of a query, of which `query` holds the bytes without a NUL. */
+export function planQuery(query: Buffer, rights: Rights, fleet: Fleet): Planned {
+  const statement = parseStatement(query.toString('latin1'));
+  const invalid = { error: `invalid command '${query.toString()}', use SHOW HELP;` };
+  if (statement.kind === 'tooLong') return { error: 'bad arguments' };
+  if (statement.kind === 'set') return planSet(statement.key, rights);
+  if (statement.kind === 'invalid') return invalid;
+  return planCommand(statement, rights, fleet) ?? invalid;
+}
+
+/** Null when there is no such command. */
+function planCommand(
+  { word, argument, isByProcess }: Statement & { kind: 'command' },
+  rights: Rights,
+  fleet: Fleet,
+): Planned | null {
+  if (word === 'SHOW' || word === 'SELECT') {
+    return argument === null ? null : planShow(argument, isByProcess, rights, fleet);
+  }
+  const allowed = own(LATER_COMMANDS, word);
+  if (allowed === undefined || isByProcess) return null;
+  if (allowed !== 'any' && !allowed.includes(argument?.toUpperCase() ?? null)) return null;
+  return rights === 'admin' ? notYet(word) : ADMIN_NEEDED;
+}
+
+function planShow(
+  argument: string,
+  isByProcess: boolean,
+  rights: Rights,
+  fleet: Fleet,
+): Planned | null {
+  const name = argument.toUpperCase();
+  const topic = own(TOPICS, name);
+  if (isByProcess) return topic?.hasProcesses === true ? planProcesses(topic, fleet) : null;
+  if (topic !== undefined) return planTopic(topic, fleet);
+  if (name === 'HELP') {
+    const notices = [noticeResponse('Console usage', HELP_DETAIL)];
+    return { columns: null, run: () => ({ notices, rows: [], tag: 'SHOW' }) };
+  }
+  if (name === 'FDS') return rights === 'admin' ? notYet('SHOW FDS') : ADMIN_NEEDED;
+  if (LATER_TOPICS.includes(name)) return notYet(`SHOW ${name}`);
+  const value = own(DRIVER_SETTINGS, name.toLowerCase());
+  if (value === undefined) return null;
+  return {
+    columns: [text(name.toLowerCase())],
+    run: () => ({ notices: [], rows: [[value]], tag: 'SHOW' }),
+  };
+}
+
+function planTopic(topic: Topic, fleet: Fleet): Plan {
+  const { columns, parts } = topic;
+  if (topic.isSameEverywhere) {
+    const run = (): Answer => ({
+      notices: [],
+      rows: topic.rows({ snapshots: [fleet.own(parts)], config: fleet.config() }),
+      tag: 'SHOW',
+    });
+    return { columns, run };
+  }
+  return {
+    columns,
+    run: async () => {
+      const { snapshots, missing } = await fleet.collect(parts);
+      return {
+        notices: noticeOf(missing),
+        rows: topic.rows({ snapshots, config: fleet.config() }),
+        tag: 'SHOW',
+      };
+    },
+  };
+}
+
+/** `BY PROCESS`: the same table for each worker, its number in a column before the others. */
+function planProcesses(topic: Topic, fleet: Fleet): Plan {
+  return {
+    columns: [int4('process'), ...topic.columns],
+    run: async () => {
+      const { snapshots, missing } = await fleet.collect(topic.parts);
+      const config = fleet.config();
+      const rows = snapshots.flatMap((snapshot) =>
+        topic.rows({ snapshots: [snapshot], config }).map((row) => [snapshot.process, ...row]),
+      );
+      return { notices: noticeOf(missing), rows, tag: 'SHOW' };
+    },
+  };
+}
+
+function planSet(key: string, rights: Rights): Planned {
+  if (IGNORED_SETTINGS.includes(key.toLowerCase())) {
+    const notices = [noticeResponse('SET ignored')];
+    return { columns: null, run: () => ({ notices, rows: [], tag: 'SET' }) };
+  }
+  return rights === 'admin' ? notYet('SET') : ADMIN_NEEDED;
+}
+
+function notYet(command: string): Planned {
+  return { error: `${command} is not available in this version` };
+}
+
+function noticeOf(missing: FleetAnswer['missing']): Buffer[] {
+  if (missing.size === 0) return [];
+  const ids = [...missing.keys()].sort((a, b) => a - b).join(', ');
+  const who = missing.size === 1 ? `worker ${ids}` : `workers ${ids}`;
+  return [
+    noticeResponse(
+      `no answer from ${who}, whose part is missing`,
+      [...missing.values()].join('\n'),
+    ),
+  ];
+}
+
+/** The entry of that name, and never one that all objects inherit. */
+function own<T>(table: Readonly<Record<string, T>>, name: string): T | undefined {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
+}

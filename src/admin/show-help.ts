@@ -1,0 +1,23 @@
+/** Detail of the notice that answers SHOW HELP, in PgBouncer's layout. */
+export const HELP_DETAIL = [
+  'SHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION',
+  'SHOW PEERS|PEER_POOLS',
+  'SHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE',
+  'SHOW DNS_HOSTS|DNS_ZONES',
+  'SHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS',
+  'SET key = arg',
+  'RELOAD',
+  'PAUSE [<db>]',
+  'RESUME [<db>]',
+  'DISABLE <db>',
+  'ENABLE <db>',
+  'RECONNECT [<db>]',
+  'KILL [<db>]',
+  'KILL_CLIENT <client_id>',
+  'SUSPEND',
+  'SHUTDOWN',
+  'SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS',
+  'WAIT_CLOSE [<db>]',
+]
+  .map((line) => `\n\t${line}`)
+  .join('');

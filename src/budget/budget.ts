@@ -1,0 +1,28 @@
+import type { Limit } from '../config/effective.ts';
+
+/**
+ * This process's share of one fleet-wide limit on server connections: how many it may hold and how
+ * many it holds. A connection is held from before the connect until the server's own end of file,
+ * because PostgreSQL counts a backend until then.
+ */
+export class Budget {
+  /** Infinity when the limit is off. 0 means no slot at all, never "unlimited". */
+  max: number;
+  held = 0;
+
+  constructor(limit: Limit) {
+    this.max = limit.kind === 'unlimited' ? Number.POSITIVE_INFINITY : limit.value;
+  }
+
+  get hasRoom(): boolean {
+    return this.held < this.max;
+  }
+
+  take(): void {
+    this.held++;
+  }
+
+  give(): void {
+    this.held--;
+  }
+}

@@ -1,0 +1,422 @@
+import { randomBytes } from 'node:crypto';
+import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
+import type { DatabaseEntry } from '../config/config.ts';
+import {
+  effectiveClientIdleTimeout,
+  effectiveQueryWaitTimeout,
+  poolUserOf,
+} from '../config/effective.ts';
+import { log } from '../log/logger.ts';
+import type { Pool } from '../pool/pool.ts';
+import {
+  ClientMessage,
+  HEADER_BYTES,
+  MAX_AUTH_BYTES,
+  MAX_STARTUP_BYTES,
+  RequestCode,
+} from '../wire/codes.ts';
+import { decodeStartup, isProtocol3 } from '../wire/decode.ts';
+import {
+  AUTHENTICATION_OK,
+  backendKeyData,
+  negotiateProtocolVersion,
+  noticeResponse,
+  parameterStatus,
+  READY_IDLE,
+} from '../wire/encode.ts';
+import type { ClientSession } from './client-session.ts';
+import type { ClientContext } from './context.ts';
+import { readStartup, type StartupRequest } from './startup-parameters.ts';
+
+/**
+ * A client's way in: SSLRequest, StartupMessage, authentication, welcome, with PgBouncer's order of
+ * checks and texts. Nothing that comes before the password is checked can make the pooler keep more
+ * than PostgreSQL's own limits for startup and authentication messages.
+ */
+
+const NO = Buffer.from('N');
+/** Longest user name that PgBouncer takes, plus one. */
+const MAX_USER_BYTES = 128;
+/** Longest database name shown in an error. */
+const MAX_DATABASE_BYTES = 63;
+/** Names of the console's database. */
+export const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
+
+const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
+type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
+
+export class ClientLogin {
+  readonly #session: ClientSession;
+  readonly #context: ClientContext;
+  #stage: LoginStage = LoginStage.startup;
+  #request: StartupRequest | null = null;
+  #entry: DatabaseEntry | null = null;
+  #auth: ClientAuth | null = null;
+  #pool: Pool | null = null;
+  #rights: 'admin' | 'stats' | null = null;
+
+  constructor(session: ClientSession, context: ClientContext) {
+    this.#session = session;
+    this.#context = context;
+  }
+
+  /** True while the pool's first connection is awaited. */
+  get isAwaitingPool(): boolean {
+    return this.#stage === LoginStage.awaitingPool;
+  }
+
+  onBytes(bytes: Buffer, start: number, end: number): number {
+    let at = start;
+    while (at < end && !this.#session.isClosed && !this.#session.link.isHeld) {
+      if (this.#stage >= LoginStage.awaitingPool) {
+        // Queries that come before the welcome wait for it.
+        this.#session.link.hold();
+        return at;
+      }
+      const used =
+        bytes[at] === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
+      if (used === 0) return at;
+      at += used;
+    }
+    return this.#session.isClosed ? end : at;
+  }
+
+  /** A packet without a type byte. Returns its size, or 0 when it is not all there. */
+  #onPacket(bytes: Buffer, at: number, end: number): number {
+    if (end - at < 8) return this.#need(8);
+    const size = bytes.readInt32BE(at);
+    const code = bytes.readInt32BE(at + 4);
+    if (bytes[at + 1] !== 0 || size < 8 || size > MAX_STARTUP_BYTES) {
+      return this.#badHeader(bytes, at, end);
+    }
+    if (this.#stage !== LoginStage.startup) {
+      this.#session.fatal('client re-sent startup pkt');
+      return end - at;
+    }
+    if (code === RequestCode.ssl || code === RequestCode.gssEncryption) {
+      return this.#onEncryptionRequest(code, size, end - at);
+    }
+    if (code === RequestCode.cancel) {
+      if (end - at < size) return this.#need(size);
+      this.#onCancel(bytes, at, size);
+      return end - at;
+    }
+    if (code === RequestCode.protocol2) {
+      this.#session.fatal('old V2 protocol not supported');
+      return end - at;
+    }
+    if (!isProtocol3(code)) return this.#badHeader(bytes, at, end);
+    if (end - at < size) return this.#need(size);
+    this.#onStartup(bytes, at, at + size, end);
+    return size;
+  }
+
+  #onEncryptionRequest(code: number, size: number, available: number): number {
+    const what = code === RequestCode.ssl ? 'SSL' : 'GSSAPI encryption';
+    if (size !== 8) {
+      this.#session.close('bad packet');
+      return available;
+    }
+    if (available > size) {
+      this.#session.fatal(`received unencrypted data after ${what} request`);
+      return available;
+    }
+    this.#session.link.write(NO);
+    return size;
+  }
+
+  #onCancel(bytes: Buffer, at: number, size: number): void {
+    const session = this.#session;
+    if (size !== 16) {
+      session.close('bad cancel request');
+      return;
+    }
+    this.#stage = LoginStage.over;
+    const packet = Buffer.from(bytes.subarray(at, at + size));
+    this.#context.onCancelRequest(packet, () => session.close('successfully sent cancel request'));
+  }
+
+  /** A message with a type byte: only a password is expected, and only when one was asked for. */
+  #onMessage(bytes: Buffer, at: number, end: number): number {
+    if (end - at < HEADER_BYTES) return this.#need(HEADER_BYTES);
+    const total = 1 + bytes.readInt32BE(at + 1);
+    const isPassword = bytes[at] === ClientMessage.Password;
+    if (total < HEADER_BYTES || total > MAX_AUTH_BYTES) return this.#badHeader(bytes, at, end);
+    if (!isPassword) {
+      this.#session.close('bad packet');
+      return end - at;
+    }
+    if (this.#stage === LoginStage.startup) {
+      this.#session.fatal('client password pkt before startup packet');
+      return end - at;
+    }
+    if (end - at < total) return this.#need(total);
+    this.#onAuthStep(this.#auth!.onMessage(bytes.subarray(at + HEADER_BYTES, at + total)));
+    return total;
+  }
+
+  #onStartup(bytes: Buffer, start: number, packetEnd: number, end: number): void {
+    const session = this.#session;
+    const context = this.#context;
+    const startup = decodeStartup(bytes, start, packetEnd);
+    const request = readStartup(startup.parameters, context.tracked, context.ignoredParameters);
+    if ('refusal' in request) return session.fatal(request.refusal);
+    if (!startup.isTerminated) {
+      return session.fatal('invalid startup packet layout: expected terminator as last byte');
+    }
+    if (request.user === '') return session.fatal('no username supplied');
+    const database = request.database === '' ? request.user : request.database;
+    const isConsole = CONSOLE_DATABASES.has(database);
+    const received = bytes.subarray(start, end);
+    if (!isConsole && !this.#staysHere(database, request.user, received)) return;
+    const isNewer = (startup.version & 0xffff) > 0;
+    if (isNewer || request.unknownOptions.length > 0) {
+      session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
+    }
+    if (request.replication !== 'none') {
+      return session.fatal('replication connections are not supported by this version');
+    }
+    this.#request = request;
+    if (isConsole) this.#onConsole(request);
+    else this.#onDatabase(database, request);
+  }
+
+  /**
+   * Whether this worker serves the client: it has slots for the pool and room for a client. If not,
+   * the client goes to another worker that may, or is refused when none is left.
+   */
+  #staysHere(database: string, user: string, received: Buffer): boolean {
+    const session = this.#session;
+    const context = this.#context;
+    const isFull = context.admission.isOverTotal;
+    const places = context.placesFor(database, user);
+    if (!isFull && places.includes(context.worker)) return true;
+    const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
+    this.#stage = LoginStage.over;
+    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
+    session.fatal(
+      isFull
+        ? 'no more connections allowed (max_client_conn)'
+        : 'the worker that has a slot for this pool cannot be reached',
+    );
+    return false;
+  }
+
+  #onDatabase(database: string, request: StartupRequest): void {
+    const session = this.#session;
+    const context = this.#context;
+    const { index } = context;
+    this.#entry = index.database(database);
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
+      return session.fatal('username too long');
+    if (Buffer.byteLength(database) > MAX_DATABASE_BYTES) this.#entry = null;
+    let { user } = request;
+    if (index.settings.auth_type === 'any') {
+      if (this.#entry === null || this.#entry.user === null) {
+        return session.fatal('bouncer config error');
+      }
+      user = this.#entry.user;
+    }
+    session.identify(this.#entry === null ? '' : database, user);
+    const exceeded = context.admission.enter(this.#entry, session.databaseName, user);
+    if (exceeded !== null) {
+      return session.fatal(`client connections exceeded (${exceeded})`);
+    }
+    session.noteAdmitted();
+    this.#authenticate(user);
+  }
+
+  #onConsole(request: StartupRequest): void {
+    const session = this.#session;
+    const { adminUsers, statsUsers, index, admission } = this.#context;
+    const isAny = index.settings.auth_type === 'any';
+    const isAdmin = adminUsers.has(request.user);
+    const isKnown = this.#context.secretOf(request.user) !== null;
+    session.identify('pgbouncer', isAny ? 'pgbouncer' : request.user);
+    if (!isAdmin) {
+      const exceeded = admission.enter(null, 'pgbouncer', session.userName);
+      if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
+      session.noteAdmitted();
+    }
+    if (isAdmin) this.#rights = 'admin';
+    else if (isAny || statsUsers.has(request.user)) this.#rights = 'stats';
+    else if (isKnown) return session.fatal('not allowed');
+    this.#authenticate(request.user);
+  }
+
+  #authenticate(user: string): void {
+    const { index, fleetSecret } = this.#context;
+    const { settings } = index;
+    this.#stage = LoginStage.authenticating;
+    if (settings.log_connections) {
+      const database = this.#session.databaseName || '(nodb)';
+      this.#session.info(`login attempt: db=${database} user=${user} tls=no replication=no`);
+    }
+    this.#auth = startClientAuth({
+      method: methodOf(settings.auth_type),
+      user,
+      secret: this.#context.secretOf(user),
+      scramIterations: settings.scram_iterations,
+      fleetSecret,
+      random: randomBytes,
+    });
+    this.#onAuthStep(this.#auth.begin());
+  }
+
+  #onAuthStep(step: AuthStep | Promise<AuthStep>): void {
+    const session = this.#session;
+    if (!(step instanceof Promise)) {
+      this.#takeAuthStep(step);
+      return;
+    }
+    session.link.hold();
+    step.then(
+      (result) => {
+        if (session.isClosed) return;
+        this.#takeAuthStep(result);
+        if (!session.isClosed && !this.isAwaitingPool) session.link.replay();
+      },
+      (error: unknown) => {
+        log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
+        session.fatal('bouncer config error');
+      },
+    );
+  }
+
+  #takeAuthStep(step: AuthStep): void {
+    const session = this.#session;
+    if (step.kind === 'send') {
+      session.link.write(step.message);
+    } else if (step.kind === 'refused') {
+      if (step.detail !== null) log.error(session.prefixed(step.detail));
+      if (this.#context.index.settings.log_connections) {
+        const database = session.databaseName || '(nodb)';
+        session.info(`login failed: db=${database} user=${session.userName}`);
+      }
+      session.fatal(step.text);
+    } else {
+      if (step.message !== null) session.link.write(step.message);
+      if (step.clientKeys !== null) this.#rememberKeys(step.clientKeys);
+      this.#onAuthenticated();
+    }
+  }
+
+  #rememberKeys(keys: NonNullable<Extract<AuthStep, { kind: 'accepted' }>['clientKeys']>): void {
+    const user = this.#session.userName;
+    const secret = this.#context.secretOf(user);
+    if (secret !== null) this.#context.passThrough.remember(user, secret, keys);
+  }
+
+  #onAuthenticated(): void {
+    const session = this.#session;
+    const context = this.#context;
+    if (session.databaseName === 'pgbouncer') return this.#enterConsole();
+    const entry = this.#entry;
+    if (entry === null) {
+      const asked = this.#request!.database || this.#request!.user;
+      const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
+      return session.fatal(`no such database: ${name}`);
+    }
+    const database = context.pools.database(entry);
+    if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);
+    if (context.isShuttingDown) return session.fatal('pooler is shutting down');
+    const pool = context.pools.get(database, poolUserOf(entry, session.userName));
+    this.#pool = pool;
+    database.traffic.clientLogins++;
+    this.#stage = LoginStage.awaitingPool;
+    session.tracked = this.#request!.tracked;
+    session.queryWaitTimeout = effectiveQueryWaitTimeout(context.index, entry, session.userName);
+    session.idleTimeoutMs = effectiveClientIdleTimeout(context.index, session.userName) * 1000;
+    session.becomeNewcomer(pool);
+    if (pool.welcome !== null) this.onPoolReady();
+    else pool.enqueue(session);
+  }
+
+  /** The pool's parameters are known: sends the welcome. */
+  onPoolReady(): void {
+    const session = this.#session;
+    const { tracked, index, cancelKeys } = this.#context;
+    const pool = this.#pool!;
+    const { settings } = index;
+    const original = pool.welcomeTracked!;
+    if (settings.application_name_add_host) {
+      const name = session.applicationName || 'app';
+      const host = session.address.includes(':') ? `[${session.address}]` : session.address;
+      session.tracked[tracked.applicationName] = `${name} - ${host}:${session.port}`;
+    }
+    const { link } = session;
+    link.write(AUTHENTICATION_OK);
+    for (const [name, value] of pool.welcome!) {
+      if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
+    }
+    for (let i = 0; i < original.length; i++) {
+      session.tracked[i] ??= original[i]!;
+      const value = session.tracked[i]!;
+      if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
+    }
+    session.cancelKey = cancelKeys.add(session);
+    link.write(backendKeyData(session.cancelKey));
+    if (settings.login_notify_message !== '') {
+      link.write(noticeResponse(settings.login_notify_message));
+    }
+    link.write(READY_IDLE);
+    this.#stage = LoginStage.over;
+    session.becomeReady();
+  }
+
+  #enterConsole(): void {
+    const session = this.#session;
+    const { tracked, index, cancelKeys, console } = this.#context;
+    const { link } = session;
+    const given = this.#request!.tracked;
+    const backend = console.open(
+      {
+        send: (bytes) => link.write(bytes),
+        close: (reason) => session.close(reason),
+        fatal: (text) => session.fatal(text),
+      },
+      session.userName,
+      this.#rights ?? 'stats',
+      session.id,
+    );
+    link.write(AUTHENTICATION_OK);
+    for (const [name, value] of backend.parameters) link.write(parameterStatus(name, value));
+    for (let i = 0; i < given.length; i++) {
+      const value = given[i]!;
+      if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
+    }
+    session.tracked = given;
+    session.cancelKey = cancelKeys.add(session);
+    link.write(backendKeyData(session.cancelKey));
+    if (index.settings.login_notify_message !== '') {
+      link.write(noticeResponse(index.settings.login_notify_message));
+    }
+    link.write(READY_IDLE);
+    this.#stage = LoginStage.over;
+    session.becomeConsole(backend);
+  }
+
+  #need(bytes: number): number {
+    this.#session.link.needBytes = bytes;
+    return 0;
+  }
+
+  #badHeader(bytes: Buffer, at: number, end: number): number {
+    const hex = bytes.toString('hex', at, Math.min(end, at + 8));
+    this.#session.fatal(`bad packet header: '${hex}'`);
+    return end - at;
+  }
+}
+
+function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {
+  switch (authType) {
+    case 'trust':
+    case 'any':
+    case 'plain':
+    case 'md5':
+    case 'scram-sha-256':
+      return authType;
+    default:
+      throw new Error(`auth_type ${authType} passed the configuration's checks`);
+  }
+}

@@ -1,0 +1,636 @@
+import type { CancelTarget } from '../cancel/canceller.ts';
+import { log } from '../log/logger.ts';
+import type { Link, LinkHandler } from '../net/link.ts';
+import type { Pool } from '../pool/pool.ts';
+import type { PoolClient } from '../pool/pool-client.ts';
+import { ClientStatements } from '../prepared/client-statements.ts';
+import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
+import { Outcome, type Translation } from '../prepared/translator.ts';
+import type { TrackedValues } from '../server/parameters.ts';
+import { RequestAction, RequestKind } from '../server/requests-in-flight.ts';
+import type { ServerConnection } from '../server/server-connection.ts';
+import { clock } from '../util/clock.ts';
+import { nextId, pointerOf } from '../util/ids.ts';
+import type { List } from '../util/list.ts';
+import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
+import {
+  CLOSE_COMPLETE,
+  errorResponse,
+  noticeResponse,
+  PARSE_COMPLETE,
+  READY_IDLE,
+} from '../wire/encode.ts';
+import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
+import { ClientLogin } from './client-login.ts';
+import type { ClientContext } from './context.ts';
+import type { LocalBackend } from './local-backend.ts';
+
+/**
+ * One client, from its first byte to its last. Before the welcome its bytes go to the login; after
+ * it this class walks over its messages, gets a server at the first one that needs it, notes each
+ * request in that server's list of requests in flight, and copies the bytes on. What the server
+ * answers comes back through the server connection, which writes to this client's link.
+ *
+ *   login -> welcome awaited -> idle <-> (waiting ->) linked -> closed
+ *                            -> console ---------------------> closed
+ */
+export const ClientState = { login: 0, newcomer: 1, ready: 2, console: 3, closed: 4 } as const;
+export type ClientState = (typeof ClientState)[keyof typeof ClientState];
+
+/** What becomes of a request that was cancelled before it had a server. */
+const Discard = { nothing: 0, request: 1, toSync: 2 } as const;
+type Discard = (typeof Discard)[keyof typeof Discard];
+
+/** PostgreSQL's answer to a statement that was cancelled (SQLSTATE query_canceled). */
+const CANCELED = errorResponse('ERROR', '57014', 'canceling statement due to user request');
+
+/** Longest message to the console. */
+const MAX_CONSOLE_BYTES = 1 << 20;
+
+export class ClientSession implements LinkHandler, FrameSink, PoolClient, CancelTarget {
+  listPrev: PoolClient | null = null;
+  listNext: PoolClient | null = null;
+  list: List<PoolClient> | null = null;
+
+  readonly id = nextId();
+  readonly ptr: string;
+  readonly connectedAt = clock.now;
+  state: ClientState = ClientState.login;
+  server: ServerConnection | null = null;
+  pool: Pool | null = null;
+  tracked: TrackedValues;
+  /** What the client is told to cancel with. */
+  cancelKey: Buffer = Buffer.alloc(0);
+  queryStart = 0;
+  transactionStart = 0;
+  waitStart = 0;
+  hasBeenNotified = false;
+  lastActivity = clock.now;
+  queryWaitTimeout = 0;
+  /** Milliseconds; 0: no limit. */
+  idleTimeoutMs = 0;
+  /** Workers that have had this client before. */
+  visited: readonly number[] = [];
+  databaseName = '';
+  userName = '';
+  readonly statements: ClientStatements;
+  readonly #context: ClientContext;
+  #link: Link | null = null;
+  #address = '';
+  #port = 0;
+  #login: ClientLogin | null;
+  #backend: LocalBackend | null = null;
+  readonly #walker: FrameWalker;
+  #isCopyIn = false;
+  #discard: Discard = Discard.nothing;
+  /** CopyDone or CopyFail sent before the server said that it reads COPY data. */
+  #earlyCopyEnds = 0;
+  /** All of the messages since the last Sync were answered without a server. */
+  #isAnsweredHere = false;
+  /** Set while it counts for its database and user. */
+  #admitted = false;
+
+  constructor(context: ClientContext) {
+    this.#context = context;
+    this.ptr = pointerOf(this.id);
+    this.tracked = context.tracked.none();
+    this.statements = new ClientStatements(context.registry);
+    this.#walker = new FrameWalker(this, context.index.settings.max_packet_size);
+    this.#login = new ClientLogin(this, context);
+  }
+
+  get link(): Link {
+    return this.#link!;
+  }
+
+  /** Gives the session its socket; called once. `listenPort` stands for the port of Unix clients. */
+  attach(link: Link, listenPort: number): void {
+    this.#link = link;
+    const { remoteAddress, remotePort } = link.socket;
+    this.#address = remoteAddress === undefined ? 'unix' : remoteAddress.replace(/^::ffff:/, '');
+    this.#port = remotePort ?? listenPort;
+  }
+
+  get address(): string {
+    return this.#address;
+  }
+
+  get port(): number {
+    return this.#port;
+  }
+
+  get isUnix(): boolean {
+    return this.#address === 'unix';
+  }
+
+  get isWelcomed(): boolean {
+    return this.state === ClientState.ready;
+  }
+
+  get isClosed(): boolean {
+    return this.state === ClientState.closed;
+  }
+
+  get isMidRequest(): boolean {
+    return this.#isCopyIn || this.#walker.isMidMessage;
+  }
+
+  get isWaiting(): boolean {
+    return this.list !== null;
+  }
+
+  /** Logged in, without a server and not queued for one. */
+  get isIdle(): boolean {
+    return this.state === ClientState.ready && this.server === null && this.list === null;
+  }
+
+  /** Application name as the client last set it. */
+  get applicationName(): string {
+    return this.tracked[this.#context.tracked.applicationName] ?? '';
+  }
+
+  get isConsole(): boolean {
+    return this.state === ClientState.console;
+  }
+
+  // What the login brings about
+
+  /** Says which database and user the session is for, once known. */
+  identify(database: string, user: string): void {
+    this.databaseName = database;
+    this.userName = user;
+  }
+
+  /** Marks the session as counted by `Admission.enter`. */
+  noteAdmitted(): void {
+    this.#admitted = true;
+  }
+
+  /** The client is who it says and waits for the pool's parameters. */
+  becomeNewcomer(pool: Pool): void {
+    this.state = ClientState.newcomer;
+    this.pool = pool;
+    pool.clients++;
+  }
+
+  /** The welcome has been sent. */
+  becomeReady(): void {
+    this.state = ClientState.ready;
+    this.#login = null;
+    this.lastActivity = clock.now;
+    if (this.link.isHeld) this.link.replay();
+  }
+
+  becomeConsole(backend: LocalBackend): void {
+    this.state = ClientState.console;
+    this.#login = null;
+    this.#backend = backend;
+  }
+
+  /** Lets the session go without closing its socket: another worker has taken it. */
+  release(): void {
+    if (this.state === ClientState.closed) return;
+    this.state = ClientState.closed;
+    this.#walker.abort();
+    this.#context.onSessionEnd(this);
+  }
+
+  // Closing
+
+  info(text: string): void {
+    log.info(this.prefixed(text));
+  }
+
+  prefixed(text: string): string {
+    const address = this.#address.includes(':') ? `[${this.#address}]` : this.#address;
+    const who = `${this.databaseName || '(nodb)'}/${this.userName || '(nouser)'}`;
+    return `C-${this.ptr}: ${who}@${address}:${this.#port} ${text}`;
+  }
+
+  /** Sends a FATAL and closes. */
+  refuse(sqlstate: string, text: string): void {
+    if (this.isClosed) return;
+    if (this.#context.index.settings.log_pooler_errors) {
+      log.warning(this.prefixed(`pooler error: ${text}`));
+    }
+    this.link.write(errorResponse('FATAL', sqlstate, text));
+    this.close(text);
+  }
+
+  /** FATAL with PgBouncer's usual SQLSTATE. */
+  fatal(text: string): void {
+    this.refuse('08P01', text);
+  }
+
+  /** Closes; entered once. `reason` is for the log. */
+  close(reason: string): void {
+    if (this.isClosed) return;
+    if (this.#context.index.settings.log_disconnections) {
+      const age = Math.floor((clock.now - this.connectedAt) / 1000);
+      this.info(`closing because: ${reason} (age=${age}s)`);
+    }
+    this.state = ClientState.closed;
+    this.#walker.abort();
+    const { pool } = this;
+    if (pool !== null) {
+      pool.leave(this);
+      pool.clients--;
+    }
+    this.statements.clear();
+    this.#context.cancelKeys.remove(this.cancelKey);
+    if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
+    this.#backend?.onClose();
+    this.#context.onSessionEnd(this);
+    this.#link?.close();
+  }
+
+  // LinkHandler
+
+  onBytes(bytes: Buffer, start: number, end: number): number {
+    if (this.#login !== null) return this.#login.onBytes(bytes, start, end);
+    if (this.isClosed) return end;
+    this.lastActivity = clock.now;
+    if (this.pool !== null) this.pool.traffic.bytesReceived += end - start;
+    const used = this.#walker.walk(bytes, start, end);
+    if (this.isClosed) return end;
+    this.link.needBytes = this.#walker.needBytes;
+    if (this.server !== null) this.#settleLateCopy(this.server);
+    return used;
+  }
+
+  onFull(): void {
+    this.server?.link.pause();
+    this.link.pause();
+  }
+
+  onDrain(): void {
+    const { server } = this;
+    if (server !== null && !server.isRunningOwn) server.link.resume();
+    if (!this.link.isHeld && !server?.link.isFull) this.link.resume();
+  }
+
+  onPeerEnd(): void {
+    this.close('client unexpected eof');
+  }
+
+  onClose(): void {
+    this.close('client unexpected eof');
+  }
+
+  // FrameSink
+
+  onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
+    if (this.state === ClientState.console) {
+      return total > MAX_CONSOLE_BYTES ? this.#broken('bad packet') : Action.take;
+    }
+    if (this.#discard !== Discard.nothing && type !== ClientMessage.Terminate) {
+      return this.#discarded(type);
+    }
+    switch (type) {
+      case ClientMessage.Query:
+        if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
+        return this.#request(RequestKind.query);
+      case ClientMessage.Sync:
+        if (this.#isAnsweredHere && this.server === null) return Action.take;
+        return this.#request(RequestKind.sync);
+      case ClientMessage.Execute:
+        return this.#request(RequestKind.execute);
+      case ClientMessage.Parse:
+        return this.#onStatementMessage(type, RequestKind.parse, bytes, at, total, end);
+      case ClientMessage.Bind:
+        return this.#onStatementMessage(type, RequestKind.bind, bytes, at, total, end);
+      case ClientMessage.Describe:
+        return this.#onStatementMessage(type, RequestKind.describe, bytes, at, total, end);
+      case ClientMessage.Close:
+        return this.#onStatementMessage(type, RequestKind.close, bytes, at, total, end);
+      case ClientMessage.FunctionCall:
+        return this.#request(RequestKind.functionCall);
+      case ClientMessage.Flush:
+        if (!this.#hasServer()) return Action.stop;
+        this.server!.isReady = false;
+        return Action.forward;
+      case ClientMessage.CopyData:
+        return this.server === null || this.#isLate(this.server) ? Action.skip : Action.forward;
+      case ClientMessage.CopyDone:
+      case ClientMessage.CopyFail:
+        return this.#onCopyEnd(type, total);
+      case ClientMessage.Terminate:
+        return Action.take;
+      default:
+        return this.#broken('unknown pkt');
+    }
+  }
+
+  onRun(bytes: Buffer, start: number, end: number): void {
+    this.server?.send(bytes, start, end);
+  }
+
+  onTake(type: number, bytes: Buffer, start: number, end: number): void {
+    if (this.#backend !== null) {
+      if (type === ClientMessage.Terminate) this.close('client close request');
+      else this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
+      return;
+    }
+    switch (type) {
+      case ClientMessage.Terminate:
+        this.close('client close request');
+        break;
+      case ClientMessage.Sync:
+        this.#isAnsweredHere = false;
+        this.link.write(READY_IDLE);
+        break;
+      case ClientMessage.Parse:
+      case ClientMessage.Describe:
+      case ClientMessage.Close:
+        this.#takeStatementMessage(type, bytes, start, end);
+        break;
+      default:
+        break;
+    }
+  }
+
+  /** A Bind of a named statement, whose translation is at hand. */
+  onHead(_type: number, _bytes: Buffer, at: number): number {
+    const answer = this.#context.translator.last;
+    this.pool!.traffic.binds++;
+    this.#carryOut(this.server!, RequestKind.bind, answer);
+    return answer.restStart - at;
+  }
+
+  onEnd(): boolean {
+    return true;
+  }
+
+  onBadHeader(bytes: Buffer, at: number, end: number): void {
+    const hex = bytes.toString('hex', at, Math.min(end, at + 8));
+    this.fatal(`bad packet header: '${hex}'`);
+  }
+
+  // LinkedClient and PoolClient
+
+  onCopyIn(): void {
+    if (this.#earlyCopyEnds > 0) this.#earlyCopyEnds--;
+    else this.#isCopyIn = true;
+  }
+
+  onServerLost(text: string): void {
+    this.server = null;
+    this.fatal(text);
+  }
+
+  onServer(): void {
+    this.link.replay();
+  }
+
+  onServerFree(): void {
+    this.#earlyCopyEnds = 0;
+  }
+
+  /** The wait is over because the client cancelled: its request is answered and never sent. */
+  cancelWaiting(): void {
+    this.pool!.leave(this);
+    this.queryStart = 0;
+    this.transactionStart = 0;
+    this.#discard = Discard.request;
+    this.link.replay();
+  }
+
+  onCancelGone(server: ServerConnection): void {
+    (server.owner as Pool).onCancelsGone(server);
+  }
+
+  onPoolReady(): void {
+    this.#login?.onPoolReady();
+  }
+
+  onWaitNotice(): void {
+    this.link.write(
+      noticeResponse('No server connection available in postgres backend, client being queued'),
+    );
+  }
+
+  // Messages
+
+  /** A message that the server answers: gets a server, notes the request, sends it on. */
+  #request(kind: RequestKind): Action {
+    if (!this.#hasServer()) return Action.stop;
+    const server = this.server!;
+    server.isReady = false;
+    server.requests.push(kind, RequestAction.forward);
+    return Action.forward;
+  }
+
+  /** A message of a request that was cancelled while it waited for a server. */
+  #discarded(type: number): Action {
+    const isWhole = type === ClientMessage.Query || type === ClientMessage.FunctionCall;
+    if (this.#discard === Discard.request) {
+      this.link.write(CANCELED);
+      this.#discard = Discard.toSync;
+    }
+    if (isWhole || type === ClientMessage.Sync) {
+      this.#discard = Discard.nothing;
+      this.link.write(READY_IDLE);
+    }
+    return Action.skip;
+  }
+
+  /** Gets a server if there is none; false when the client must wait or has been refused. */
+  #hasServer(): boolean {
+    if (this.server === null) {
+      this.#isAnsweredHere = false;
+      this.queryStart = clock.now;
+      this.transactionStart = clock.now;
+      if (!this.pool!.acquire(this)) {
+        if (!this.isClosed) this.link.hold();
+        return false;
+      }
+    } else if (this.server.isReady) {
+      if (this.queryStart === 0) this.queryStart = clock.now;
+      if (this.transactionStart === 0) this.transactionStart = clock.now;
+    }
+    return true;
+  }
+
+  get #translates(): boolean {
+    return this.pool!.plan.maxPreparedStatements > 0;
+  }
+
+  /** Parse, Bind, Describe or Close: of named statements, the names are translated. */
+  #onStatementMessage(
+    type: number,
+    kind: RequestKind,
+    bytes: Buffer,
+    at: number,
+    total: number,
+    end: number,
+  ): Action {
+    const shape = this.#translates ? shapeOf(type, bytes, at, total, end) : Shape.untouched;
+    switch (shape) {
+      case Shape.untouched: {
+        const action = this.#request(kind);
+        if (action === Action.forward) this.#countStatement(type);
+        return action;
+      }
+      case Shape.incomplete:
+        return this.#walker.waitFor(end - at + 1);
+      case Shape.broken:
+        return this.#broken(brokenText(type));
+      default:
+        break;
+    }
+    if (type === ClientMessage.Bind) {
+      if (!this.#hasServer()) return Action.stop;
+      return this.#translate(bytes, at, end) ? Action.rewrite : Action.stop;
+    }
+    // Close is answered here. A Parse needs no server either, when the client would have to queue
+    // for one and the pool has prepared that statement already.
+    if (type === ClientMessage.Close) return Action.take;
+    if (type === ClientMessage.Parse && this.server === null && !this.pool!.hasFreeServer) {
+      if (end - at < total) return Action.wait;
+      if (this.#isPrepared(bytes, at, at + total)) return Action.take;
+    }
+    return this.#hasServer() ? Action.take : Action.stop;
+  }
+
+  /** Asks for the translation of a Bind, which `onHead` carries out; false when it is refused. */
+  #translate(bytes: Buffer, at: number, end: number): boolean {
+    const { translator } = this.#context;
+    const answer = translator.onBind(this.statements, this.server!.statements, bytes, at, end);
+    if (answer.outcome !== Outcome.refused) return true;
+    this.fatal(answer.text);
+    return false;
+  }
+
+  #countStatement(type: number): void {
+    if (type === ClientMessage.Parse) this.pool!.traffic.clientParses++;
+    else if (type === ClientMessage.Bind) this.pool!.traffic.binds++;
+  }
+
+  /** Whether a server of the pool has the statement of a whole Parse. */
+  #isPrepared(bytes: Buffer, at: number, end: number): boolean {
+    const nameEnd = parseNameEnd(bytes, at, end);
+    if (nameEnd === -1) return false;
+    const name = bytes.toString('latin1', at + HEADER_BYTES, nameEnd);
+    if (this.statements.has(name)) return false;
+    const statement = this.#context.registry.find(bytes.toString('latin1', nameEnd + 1, end));
+    return statement !== undefined && this.pool!.hasStatement(statement);
+  }
+
+  /** A whole Parse or Describe of a named statement, or its Close. */
+  #takeStatementMessage(type: number, bytes: Buffer, start: number, end: number): void {
+    const { translator } = this.#context;
+    const { server, statements } = this;
+    if (type === ClientMessage.Close) {
+      this.#takeClose(translator.onClose(statements, bytes, start, end));
+    } else if (server === null) {
+      this.#takeParseHere(bytes, start, end);
+    } else if (type === ClientMessage.Parse) {
+      this.#countStatement(type);
+      const answer = translator.onParse(statements, server.statements, bytes, start, end);
+      this.#carryOut(server, RequestKind.parse, answer);
+    } else {
+      const answer = translator.onDescribe(statements, server.statements, bytes, start, end);
+      this.#carryOut(server, RequestKind.describe, answer);
+    }
+  }
+
+  /** Sends what a translation says, and notes it. */
+  #carryOut(server: ServerConnection, kind: RequestKind, answer: Translation): void {
+    if (answer.outcome === Outcome.refused) {
+      this.fatal(answer.text);
+      return;
+    }
+    server.isReady = false;
+    const { requests } = server;
+    const isParse = kind === RequestKind.parse;
+    const statement = isParse ? answer.statement : null;
+    const name = isParse ? answer.name : null;
+    if (answer.outcome === Outcome.fake) {
+      requests.push(kind, RequestAction.fake, statement, name);
+      server.sendFakes();
+      return;
+    }
+    if (answer.inject !== null) {
+      server.send(answer.inject);
+      for (const { type, statement: injected } of answer.injected) {
+        if (type === ClientMessage.Parse) this.pool!.traffic.serverParses++;
+        requests.push(type, RequestAction.swallow, injected);
+      }
+    }
+    if (isParse) this.pool!.traffic.serverParses++;
+    server.send(answer.head, 0, answer.headBytes);
+    requests.push(kind, RequestAction.forward, statement, name);
+  }
+
+  /** A Parse that is answered without a server. */
+  #takeParseHere(bytes: Buffer, start: number, end: number): void {
+    const nameEnd = parseNameEnd(bytes, start, end);
+    const key = bytes.toString('latin1', nameEnd + 1, end);
+    const name = bytes.toString('latin1', start + HEADER_BYTES, nameEnd);
+    this.statements.set(name, this.#context.registry.intern(key));
+    this.#countStatement(ClientMessage.Parse);
+    this.#isAnsweredHere = true;
+    this.link.write(PARSE_COMPLETE);
+  }
+
+  #takeClose(answer: Translation): void {
+    const { server } = this;
+    if (answer.outcome === Outcome.refused) {
+      this.fatal(answer.text);
+    } else if (server === null || server.requests.size === 0) {
+      this.#isAnsweredHere = server === null;
+      this.link.write(CLOSE_COMPLETE);
+    } else {
+      const name = answer.statement === null ? null : answer.name;
+      server.requests.push(RequestKind.close, RequestAction.fake, answer.statement, name);
+    }
+  }
+
+  #onCopyEnd(type: number, total: number): Action {
+    const { server } = this;
+    if (server === null) return Action.skip;
+    if (this.#isLate(server)) {
+      this.#isCopyIn = false;
+      return Action.skip;
+    }
+    const isDone = type === ClientMessage.CopyDone;
+    if (isDone && total !== HEADER_BYTES) return this.#broken('failed to parse packet');
+    server.requests.push(
+      isDone ? RequestKind.copyDone : RequestKind.copyFail,
+      RequestAction.forward,
+    );
+    if (this.#isCopyIn) this.#isCopyIn = false;
+    else this.#earlyCopyEnds++;
+    return Action.forward;
+  }
+
+  /** COPY data that comes after the server has failed the COPY and said that it is ready. */
+  #isLate(server: ServerConnection): boolean {
+    return server.isReady && server.requests.size === 0;
+  }
+
+  /** The last of the late COPY data has gone by: the server, long ready, can be given back. */
+  #settleLateCopy(server: ServerConnection): void {
+    const isFree = server.isReady && server.requests.size === 0 && !server.isRunningOwn;
+    if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
+    if (!server.isInTransaction) this.pool!.giveBack(this, server);
+  }
+
+  #broken(text: string): Action {
+    this.fatal(text);
+    return Action.stop;
+  }
+}
+
+function brokenText(type: number): string {
+  switch (type) {
+    case ClientMessage.Parse:
+      return 'broken Parse packet';
+    case ClientMessage.Bind:
+      return 'broken Bind packet';
+    case ClientMessage.Close:
+      return 'broken Close packet';
+    default:
+      return 'broken Describe packet';
+  }
+}

@@ -1,0 +1,47 @@
+import type { PassThroughKeys } from '../auth/pass-through.ts';
+import type { StoredSecret } from '../auth/secret.ts';
+import type { CancelKeys } from '../cancel/cancel-keys.ts';
+import type { CancelTarget } from '../cancel/canceller.ts';
+import type { ConfigIndex } from '../config/effective.ts';
+import type { PoolSet } from '../pool/pool-set.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
+import type { TrackedNames } from '../server/parameters.ts';
+import type { Admission } from './admission.ts';
+import type { ClientSession } from './client-session.ts';
+import type { LocalBackendFactory } from './local-backend.ts';
+
+/** What all client sessions of a worker share; built once, and again when a reload takes effect. */
+export interface ClientContext {
+  readonly index: ConfigIndex;
+  readonly tracked: TrackedNames;
+  readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
+  readonly ignoredParameters: ReadonlySet<string>;
+  readonly adminUsers: ReadonlySet<string>;
+  readonly statsUsers: ReadonlySet<string>;
+  readonly pools: PoolSet;
+  readonly admission: Admission;
+  readonly cancelKeys: CancelKeys<CancelTarget>;
+  readonly passThrough: PassThroughKeys;
+  readonly console: LocalBackendFactory;
+  /** Shared by all workers; salts of imitation logins are made from it. */
+  readonly fleetSecret: Buffer;
+  /** Stored secret of a user; null: unknown. */
+  secretOf(user: string): StoredSecret | null;
+  /** New logins are refused: the fleet is shutting down. */
+  isShuttingDown: boolean;
+  /** A CancelRequest packet; `done` closes the requester's connection. */
+  onCancelRequest(packet: Buffer, done: () => void): void;
+  /** This worker's number. */
+  readonly worker: number;
+  /** Workers that have slots for the pool of this database and login name, the best first. */
+  placesFor(database: string, user: string): readonly number[];
+  /**
+   * Hands the client to another worker, with all that was read from it. False when that cannot be
+   * done, and the session goes on here.
+   */
+  handOff(session: ClientSession, target: number, received: Buffer): boolean;
+  /** The session is over. */
+  onSessionEnd(session: ClientSession): void;
+}

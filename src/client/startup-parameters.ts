@@ -1,0 +1,104 @@
+/**
+ * Reading what a client asks for in its StartupMessage, by PgBouncer's rules: which parameters are
+ * taken, remembered, dropped or refused.
+ */
+
+import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
+
+/** What a startup packet comes to. */
+export interface StartupRequest {
+  readonly user: string;
+  /** Empty: the user's name. */
+  readonly database: string;
+  readonly applicationName: string | null;
+  /** Values of tracked parameters that the client gave. */
+  readonly tracked: TrackedValues;
+  /** `_pq_.` options, all of them unknown. */
+  readonly unknownOptions: readonly string[];
+  readonly replication: 'none' | 'logical' | 'physical';
+}
+
+/** A startup packet that is refused, with the text of its FATAL. */
+export interface StartupRefusal {
+  readonly refusal: string;
+}
+
+const OPTIONS_FORM =
+  "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed";
+
+/**
+ * Scans the parameters in order; the first fault wins.
+ * @param ignored names of `ignore_startup_parameters`
+ */
+export function readStartup(
+  parameters: readonly (readonly [string, string])[],
+  tracked: TrackedNames,
+  ignored: ReadonlySet<string>,
+): StartupRequest | StartupRefusal {
+  let user = '';
+  let database = '';
+  let options: string | null = null;
+  let replication: StartupRequest['replication'] = 'none';
+  const values = tracked.none();
+  const unknownOptions: string[] = [];
+  for (const [name, value] of parameters) {
+    const index = tracked.indexOf(name);
+    if (name === 'user') user = value;
+    else if (name === 'database') database = value;
+    else if (name === 'options') options = value;
+    else if (name === 'replication') replication = replicationOf(value);
+    else if (name.startsWith('_pq_.')) unknownOptions.push(name);
+    else if (index !== -1) values[index] = value;
+    else if (!ignored.has(name)) return { refusal: `unsupported startup parameter: ${name}` };
+  }
+  if (options !== null && replication === 'none') {
+    const refusal = readOptions(options, tracked, ignored, values);
+    if (refusal !== null) return { refusal };
+  }
+  const applicationName = values[tracked.applicationName] ?? null;
+  return { user, database, applicationName, tracked: values, unknownOptions, replication };
+}
+
+/** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal's text or null. */
+function readOptions(
+  text: string,
+  tracked: TrackedNames,
+  ignored: ReadonlySet<string>,
+  values: TrackedValues,
+): string | null {
+  let at = 0;
+  for (;;) {
+    while (text[at] === ' ') at++;
+    if (at >= text.length) return null;
+    if (text.startsWith('-c', at)) {
+      at += 2;
+      while (text[at] === ' ') at++;
+    } else if (text.startsWith('--', at)) {
+      at += 2;
+    } else {
+      return OPTIONS_FORM;
+    }
+    let token = '';
+    while (at < text.length && !/\s/.test(text[at]!)) {
+      if (text[at] === '\\' && at + 1 < text.length) at++;
+      token += text[at++];
+    }
+    const equals = token.indexOf('=');
+    if (equals === -1) return OPTIONS_FORM;
+    const name = token.slice(0, equals);
+    const index = tracked.indexOf(name);
+    if (index !== -1) values[index] = token.slice(equals + 1);
+    else if (!ignored.has(name) && !ignored.has('options')) {
+      return `unsupported startup parameter in options: ${name}`;
+    }
+  }
+}
+
+/** `database` is logical; a word that PostgreSQL reads as true is physical; all else is none. */
+function replicationOf(value: string): StartupRequest['replication'] {
+  if (value === 'database') return 'logical';
+  const word = value.toLowerCase();
+  if (word === '1' || word === 'on') return 'physical';
+  if (word.length > 0 && ('true'.startsWith(word) || 'yes'.startsWith(word))) return 'physical';
+  return 'none';
+}

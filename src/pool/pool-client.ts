@@ -1,0 +1,34 @@
+import type { LinkedClient, ServerConnection } from '../server/server-connection.ts';
+import type { Listed } from '../util/list.ts';
+
+/** A client session, as its pool sees it. */
+export interface PoolClient extends LinkedClient, Listed<PoolClient> {
+  readonly id: number;
+  /** The server that it is linked to. */
+  server: ServerConnection | null;
+  /** It has been told that it may send queries. */
+  readonly isWelcomed: boolean;
+  /** When the query in hand began, milliseconds of the coarse clock; 0: none. */
+  queryStart: number;
+  /** When it was queued, milliseconds of the coarse clock. */
+  waitStart: number;
+  hasBeenNotified: boolean;
+  /** When its transaction began, milliseconds of the coarse clock; 0: none. */
+  transactionStart: number;
+  readonly lastActivity: number;
+  readonly connectedAt: number;
+  /** Seconds it may wait for a server; 0: for ever. */
+  readonly queryWaitTimeout: number;
+  /** It still owes the server COPY data, or the rest of a message that has begun. */
+  readonly isMidRequest: boolean;
+  /** Its server went back to the pool. */
+  onServerFree(): void;
+  /** It has a server and may go on. */
+  onServer(): void;
+  /** The pool has learnt its server's parameters: the login can be finished. */
+  onPoolReady(): void;
+  /** It has waited for long: PgBouncer's notice. */
+  onWaitNotice(): void;
+  /** Ends it with a FATAL. */
+  refuse(sqlstate: string, text: string): void;
+}

@@ -1,0 +1,627 @@
+import type { Budget } from '../budget/budget.ts';
+import { log } from '../log/logger.ts';
+import type { Traffic } from '../metrics/traffic.ts';
+import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
+import { settingStatements } from '../server/parameters.ts';
+import {
+  type ServerConnection,
+  type ServerOwner,
+  ServerState,
+} from '../server/server-connection.ts';
+import type { Refusal } from '../server/server-login.ts';
+import type { Credentials, ServerOpener } from '../server/server-opener.ts';
+import { clock } from '../util/clock.ts';
+import { List } from '../util/list.ts';
+import type { Database } from './database.ts';
+import type { PoolPlan } from './plan.ts';
+import type { PoolClient } from './pool-client.ts';
+
+/**
+ * The connections of one database and one server-side user, and the clients that wait for them.
+ * Clients come with `acquire`, are linked by `link`, and give their server back at a transaction's
+ * end (`onReady`) or when they leave (`leave`). A freed server goes to the client that has waited
+ * longest before anybody else sees it.
+ *
+ *   opening -> idle <-> linked -> (held by a cancel | reset | parked for a check) -> idle
+ *
+ * Each state of a server is a list here, and `place` is the only one that moves a server, so what
+ * SHOW POOLS counts is what is there.
+ */
+
+/** Longest reason that is remembered for clients that come after a failed login. */
+const MAX_CACHED_REASON_BYTES = 99;
+/** Waits for the end of file of a connection that was closed while it was free. */
+const CLOSE_GRACE_MS = 10_000;
+
+/** What all pools of a worker share. */
+export interface PoolOptions {
+  readonly tracked: TrackedNames;
+  readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
+  readonly maxPacketBytes: number;
+  readonly logsConnections: boolean;
+  readonly logsDisconnections: boolean;
+}
+
+export class Pool implements ServerOwner {
+  readonly database: Database;
+  readonly user: string;
+  readonly tracked: TrackedNames;
+  readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
+  readonly traffic: Traffic;
+  readonly maxPacketBytes: number;
+  readonly logsConnections: boolean;
+  readonly logsDisconnections: boolean;
+  plan: PoolPlan;
+  readonly opening = new List<ServerConnection>();
+  readonly idle = new List<ServerConnection>();
+  readonly linked = new List<ServerConnection>();
+  readonly tested = new List<ServerConnection>();
+  readonly used = new List<ServerConnection>();
+  readonly held = new List<ServerConnection>();
+  readonly closing = new List<ServerConnection>();
+  /** Clients that wait for a server, the longest first; those without their welcome among them. */
+  readonly waiting = new List<PoolClient>();
+  /** Logged-in clients of this pool, waiting ones included. */
+  clients = 0;
+  isPaused = false;
+  /** Servers are being let go for good: nobody may queue. */
+  isShuttingDown = false;
+  /** Parameters for the welcome, in order, once the first connection has logged in. */
+  welcome: ReadonlyMap<string, string> | null = null;
+  /** The server's original values of the tracked ones. */
+  welcomeTracked: TrackedValues | null = null;
+  readonly #userBudget: Budget;
+  readonly #opener: ServerOpener;
+  readonly #credentials: () => Credentials;
+  /** Makes room below a limit that several pools share: closes one idle connection of another pool. */
+  readonly #evictFor: (pool: Pool, budget: Budget) => boolean;
+  #attemptAt = Number.NEGATIVE_INFINITY;
+  #hasLoginFailed = false;
+  #failure = '';
+  #lifetimeCloseAt = Number.NEGATIVE_INFINITY;
+
+  constructor(
+    database: Database,
+    user: string,
+    plan: PoolPlan,
+    options: PoolOptions,
+    wiring: {
+      userBudget: Budget;
+      opener: ServerOpener;
+      credentials: () => Credentials;
+      evictFor: (pool: Pool, budget: Budget) => boolean;
+    },
+  ) {
+    this.database = database;
+    this.user = user;
+    this.plan = plan;
+    this.tracked = options.tracked;
+    this.registry = options.registry;
+    this.translator = options.translator;
+    this.traffic = database.traffic;
+    this.maxPacketBytes = options.maxPacketBytes;
+    this.logsConnections = options.logsConnections;
+    this.logsDisconnections = options.logsDisconnections;
+    this.#userBudget = wiring.userBudget;
+    this.#opener = wiring.opener;
+    this.#credentials = wiring.credentials;
+    this.#evictFor = wiring.evictFor;
+  }
+
+  get userBudget(): Budget {
+    return this.#userBudget;
+  }
+
+  /** Connections that hold a slot, whatever their state. */
+  get total(): number {
+    return (
+      this.opening.size +
+      this.idle.size +
+      this.linked.size +
+      this.tested.size +
+      this.used.size +
+      this.held.size +
+      this.closing.size
+    );
+  }
+
+  /** Connections that have logged in and can still serve. */
+  get connected(): number {
+    return this.total - this.opening.size - this.closing.size;
+  }
+
+  get hasRoom(): boolean {
+    return this.total < this.plan.size;
+  }
+
+  /** A client that came now would be given a server at once. */
+  get hasFreeServer(): boolean {
+    return this.idle.size > 0 && this.waiting.size === 0 && !this.isPaused;
+  }
+
+  /** One of the pool's servers has the statement. */
+  hasStatement(statement: Parameters<ServerConnection['statements']['isConfirmed']>[0]): boolean {
+    for (const list of [this.linked, this.idle, this.used, this.held]) {
+      for (const server of list) if (server.statements.isConfirmed(statement)) return true;
+    }
+    return false;
+  }
+
+  // Clients
+
+  /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
+  acquire(client: PoolClient): boolean {
+    if (this.isShuttingDown) {
+      client.refuse('08P01', 'server shutting down');
+      return false;
+    }
+    if (this.waiting.size === 0 && !this.isPaused) {
+      const server = this.#takeIdle();
+      if (server !== null) return this.link(client, server);
+    }
+    if (client.isWelcomed && this.#failsFast()) {
+      client.refuse(
+        '08P01',
+        `server login has been failing, cached error: ${this.#failure} (server_login_retry)`,
+      );
+      this.open();
+      return false;
+    }
+    this.enqueue(client);
+    return false;
+  }
+
+  /** Puts the client at the end of the queue and sees to it that a server comes. */
+  enqueue(client: PoolClient): void {
+    client.waitStart = clock.now;
+    client.hasBeenNotified = false;
+    this.waiting.append(client);
+    this.serveQueue();
+  }
+
+  /**
+   * Couples the two. Returns true when the client may go on at once; false when its parameters are
+   * being applied first, after which `onServer` is called.
+   */
+  link(client: PoolClient, server: ServerConnection): boolean {
+    if (client.list === this.waiting) {
+      this.waiting.remove(client);
+      this.traffic.waitUs += (clock.now - client.waitStart) * 1000;
+    }
+    this.#place(server, ServerState.active, this.linked, false);
+    server.client = client;
+    client.server = server;
+    this.traffic.serverAssignments++;
+    const sql = settingStatements(this.tracked, client.tracked, server.tracked);
+    if (sql === '') return true;
+    server.runOwn(sql, (hasFailed) => {
+      if (hasFailed) {
+        server.close('invalid server parameter');
+        return;
+      }
+      // The server's own spelling is kept, so that equal values are not applied again.
+      for (let i = 0; i < server.tracked.length; i++) {
+        if (client.tracked[i] !== null && server.tracked[i] !== null) {
+          client.tracked[i] = server.tracked[i]!;
+        }
+      }
+      client.onServer();
+    });
+    return false;
+  }
+
+  /** The client is going: takes it out of the queue or off its server. */
+  leave(client: PoolClient): void {
+    this.waiting.remove(client);
+    const server = client.server;
+    if (server === null) return;
+    client.server = null;
+    server.client = null;
+    server.link.resume();
+    if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
+      server.close(
+        server.requests.size > 1
+          ? 'client disconnected with queries in progress'
+          : 'client disconnected with query in progress',
+      );
+    } else if (server.requests.size > 0) {
+      server.close('client disconnect while server was not ready');
+    } else {
+      this.#release(server);
+    }
+  }
+
+  /** Whether the client of this ready server keeps it. */
+  #keepsServer(server: ServerConnection): boolean {
+    return (
+      this.plan.mode === 'session' ||
+      server.requests.size > 0 ||
+      server.isInTransaction ||
+      (server.client as PoolClient).isMidRequest
+    );
+  }
+
+  // ServerOwner
+
+  onReady(server: ServerConnection): void {
+    const client = server.client as PoolClient | null;
+    if (client === null) return;
+    if (server.requests.size === 0) this.#count(client, server);
+    if (this.plan.mode === 'statement' && server.isInTransaction) {
+      server.close('transaction blocks not allowed in statement pooling mode');
+      return;
+    }
+    if (this.#keepsServer(server)) return;
+    this.giveBack(client, server);
+  }
+
+  /** Ends the link of a client that stays; the server goes on to the next. */
+  giveBack(client: PoolClient, server: ServerConnection): void {
+    client.server = null;
+    server.client = null;
+    // A slow client may have stopped it; what it had to say is in that client's hands now.
+    server.link.resume();
+    client.onServerFree();
+    this.#release(server);
+  }
+
+  /** Counts what ended with this ReadyForQuery. */
+  #count(client: PoolClient, server: ServerConnection): void {
+    const { traffic } = this;
+    if (client.queryStart > 0) {
+      traffic.queries++;
+      traffic.queryUs += (clock.now - client.queryStart) * 1000;
+      client.queryStart = 0;
+    }
+    if (client.transactionStart > 0 && !server.isInTransaction) {
+      traffic.transactions++;
+      traffic.transactionUs += (clock.now - client.transactionStart) * 1000;
+      client.transactionStart = 0;
+    }
+  }
+
+  onLogin(server: ServerConnection): void {
+    this.#hasLoginFailed = false;
+    if (this.welcome === null) {
+      this.welcome = new Map(server.loginParameters);
+      this.welcomeTracked = [...server.tracked];
+    }
+    for (const client of this.waiting) {
+      if (client.isWelcomed) continue;
+      this.waiting.remove(client);
+      client.onPoolReady();
+    }
+    if (server.state === ServerState.login) this.#makeUsable(server);
+  }
+
+  onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
+    this.#hasLoginFailed = true;
+    this.#failure = cut(reason, MAX_CACHED_REASON_BYTES);
+    this.#opener.onFailed();
+    if (refusal === null || refusal.sqlstate === '57P03') return;
+    server.info(`login failed: ${refusal.message}`);
+    if (this.connected > 0 && this.welcome !== null) return;
+    for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
+  }
+
+  onClosing(server: ServerConnection): void {
+    this.closing.append(server);
+  }
+
+  onGone(server: ServerConnection): void {
+    server.list?.remove(server);
+    this.database.budget.give();
+    this.#userBudget.give();
+    this.serveQueue();
+  }
+
+  // Servers
+
+  /** A connection that nobody uses any more, and whose session is between transactions. */
+  #release(server: ServerConnection): void {
+    const { plan } = this;
+    server.freeSince = clock.now;
+    if (server.requests.isDoubtful) {
+      server.close('unexpected answers');
+    } else if (server.isCloseNeeded) {
+      server.close('close_needed');
+    } else if (this.#isLifetimeOver(server)) {
+      this.#closeForLifetime(server);
+    } else if (server.cancelsInFlight > 0) {
+      this.#place(server, ServerState.held, this.held, false);
+    } else if (plan.resetQuery !== null) {
+      this.#runReset(server, plan.resetQuery);
+    } else if (plan.checkDelayMs === 0 && plan.checkQuery !== null) {
+      this.#place(server, ServerState.used, this.used, true);
+      this.serveQueue();
+    } else {
+      this.#makeUsable(server);
+    }
+  }
+
+  /** All cancel requests for a held server have gone their way. */
+  onCancelsGone(server: ServerConnection): void {
+    if (server.state === ServerState.held && server.cancelsInFlight === 0) this.#release(server);
+  }
+
+  #runReset(server: ServerConnection, sql: string): void {
+    this.#place(server, ServerState.tested, this.tested, false);
+    server.runOwn(sql, () => {
+      if (server.isInTransaction) server.close('reset query failed');
+      else this.#makeUsable(server);
+    });
+  }
+
+  /** Hands the server to the longest waiting client, or keeps it idle. */
+  #makeUsable(server: ServerConnection): void {
+    if (this.isPaused) {
+      server.close('pause mode');
+      return;
+    }
+    const client = this.waiting.first;
+    if (client !== null) {
+      if (this.link(client, server)) client.onServer();
+      return;
+    }
+    const atFront = !this.plan.isRoundRobin && !server.isCloseNeeded;
+    this.#place(server, ServerState.idle, this.idle, atFront);
+  }
+
+  #takeIdle(): ServerConnection | null {
+    for (let server = this.idle.first; server !== null; server = this.idle.first) {
+      if (!server.isCloseNeeded) return server;
+      server.close('obsolete connection');
+    }
+    return null;
+  }
+
+  /** Sees to it that the clients in the queue get servers: idle ones, checked ones, new ones. */
+  serveQueue(): void {
+    if (this.isPaused) return;
+    while (this.waiting.first !== null) {
+      const client = this.waiting.first;
+      if (!client.isWelcomed && this.welcome === null) break;
+      const server = this.#takeIdle();
+      if (server === null) break;
+      if (!client.isWelcomed) {
+        this.waiting.remove(client);
+        client.onPoolReady();
+      } else if (this.link(client, server)) client.onServer();
+    }
+    if (this.waiting.size === 0) return;
+    if (this.tested.size > 0) return;
+    if (this.used.first !== null) this.#check(this.used.first);
+    else this.open();
+  }
+
+  /** Runs the check query on a server that has been idle for long; it is usable after that. */
+  #check(server: ServerConnection): void {
+    const { checkQuery, checkDelayMs } = this.plan;
+    this.#place(server, ServerState.tested, this.tested, false);
+    if (
+      checkQuery === null ||
+      (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
+    ) {
+      this.#makeUsable(server);
+      return;
+    }
+    server.runOwn(checkQuery, () => {
+      if (server.isInTransaction) server.close('test query failed');
+      else this.#makeUsable(server);
+    });
+  }
+
+  /** Starts a connection attempt if the rules and the limits allow one; at most one is in progress. */
+  open(): void {
+    if (this.opening.size > 0 || this.isPaused) return;
+    if (this.#hasLoginFailed && clock.now - this.#attemptAt < this.plan.loginRetryMs) return;
+    if (!this.hasRoom && !this.#mayUseReserve()) return;
+    const { budget } = this.database;
+    if (!budget.hasRoom && !this.#evictFor(this, budget)) return;
+    if (!this.#userBudget.hasRoom && !this.#evictFor(this, this.#userBudget)) return;
+    // An evicted connection holds its slot until its end of file; `onGone` comes back here.
+    if (!budget.hasRoom || !this.#userBudget.hasRoom) return;
+    budget.take();
+    this.#userBudget.take();
+    this.#attemptAt = clock.now;
+    const server = this.#opener.open(this, this.#credentials());
+    this.opening.append(server);
+  }
+
+  #mayUseReserve(): boolean {
+    const { reserveSize, reserveTimeoutMs, size } = this.plan;
+    const first = this.waiting.first;
+    if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
+    if (clock.now - first.waitStart < reserveTimeoutMs) return false;
+    if (this.total >= size + reserveSize) return false;
+    log.warning('taking connection from reserve_pool');
+    return true;
+  }
+
+  /** Clients that come while every login fails, and no server is left, are not kept waiting. */
+  #failsFast(): boolean {
+    return this.#hasLoginFailed && this.total - this.opening.size - this.closing.size === 0;
+  }
+
+  #isLifetimeOver(server: ServerConnection): boolean {
+    const { serverLifetimeMs, size } = this.plan;
+    if (serverLifetimeMs === 0) return true;
+    if (clock.now - server.connectedAt < serverLifetimeMs) return false;
+    const spacing = Number.isFinite(size) && size > 0 ? serverLifetimeMs / size : 0;
+    return clock.now - this.#lifetimeCloseAt >= spacing;
+  }
+
+  #closeForLifetime(server: ServerConnection): void {
+    this.#lifetimeCloseAt = clock.now;
+    server.close('server lifetime over');
+  }
+
+  /** Closes the least recently used idle connection; false when there is none. */
+  evictIdle(): boolean {
+    const server = this.#oldestFree();
+    server?.close('evicted');
+    return server !== null;
+  }
+
+  /** When the connection that eviction would close became free; Infinity: none can be closed. */
+  get oldestFreeSince(): number {
+    return this.#oldestFree()?.freeSince ?? Number.POSITIVE_INFINITY;
+  }
+
+  #oldestFree(): ServerConnection | null {
+    let oldest: ServerConnection | null = null;
+    for (const server of this.idle) {
+      if (oldest === null || server.freeSince < oldest.freeSince) oldest = server;
+    }
+    if (this.waiting.size > 0) return oldest;
+    for (const server of this.used) {
+      if (oldest === null || server.freeSince < oldest.freeSince) oldest = server;
+    }
+    return oldest;
+  }
+
+  /** Closes what is free; servers in use are closed when they are released. */
+  pause(): void {
+    this.isPaused = true;
+    for (const list of [this.idle, this.used, this.opening]) {
+      for (const server of list) server.close('pause mode');
+    }
+  }
+
+  /** Lets the servers go as they become free and refuses everybody who waits for one. */
+  shutDown(): void {
+    this.isShuttingDown = true;
+    this.pause();
+    for (const client of this.waiting) client.refuse('08P01', 'server shutting down');
+  }
+
+  resume(): void {
+    this.isPaused = false;
+    this.serveQueue();
+  }
+
+  // Maintenance, three times a second
+
+  /** Everything that time alone brings about. `now` is the coarse clock's. */
+  tick(now: number): void {
+    this.#tickServers(now);
+    this.#tickClients(now);
+    this.#tickSize();
+    this.serveQueue();
+  }
+
+  #tickServers(now: number): void {
+    const { plan } = this;
+    for (const server of this.opening) {
+      const isLate = plan.connectTimeoutMs > 0 && now - server.connectedAt > plan.connectTimeoutMs;
+      if (isLate) server.abandonLogin('connect timeout');
+    }
+    for (const list of [this.idle, this.used]) {
+      for (const server of list) {
+        if (server.isCloseNeeded) server.close('close_needed');
+        else if (plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
+          this.#closeForLifetime(server);
+        } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
+        else if (this.#needsCheck(server, now)) {
+          this.#place(server, ServerState.used, this.used, true);
+        }
+      }
+    }
+    for (const server of this.closing) {
+      if (server.isReady && now - server.closingSince > CLOSE_GRACE_MS) server.abandon();
+    }
+    const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
+    if (!mayTimeOut) return;
+    for (const server of this.linked) {
+      const client = server.client as PoolClient | null;
+      if (client !== null) this.#tickLinked(server, client, now);
+    }
+  }
+
+  #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {
+    const { queryTimeoutMs, idleTransactionMs, transactionMs } = this.plan;
+    const { queryStart, transactionStart } = client;
+    if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
+      server.close('query timeout');
+    } else if (
+      transactionMs > 0 &&
+      transactionStart > 0 &&
+      now - transactionStart > transactionMs
+    ) {
+      server.close('transaction timeout');
+    } else if (
+      idleTransactionMs > 0 &&
+      server.isReady &&
+      server.isInTransaction &&
+      now - server.lastActivity > idleTransactionMs
+    ) {
+      server.close('idle transaction timeout');
+    }
+  }
+
+  #isIdleTooLong(server: ServerConnection, now: number): boolean {
+    const { serverIdleMs, minSize } = this.plan;
+    return serverIdleMs > 0 && now - server.lastActivity > serverIdleMs && this.connected > minSize;
+  }
+
+  #needsCheck(server: ServerConnection, now: number): boolean {
+    const { checkQuery, checkDelayMs } = this.plan;
+    if (checkQuery === null || checkDelayMs === 0 || server.state !== ServerState.idle)
+      return false;
+    return now - server.lastActivity > checkDelayMs;
+  }
+
+  #tickClients(now: number): void {
+    const { waitNotifyMs, queryTimeoutMs } = this.plan;
+    for (const client of this.waiting) {
+      const waited = now - client.waitStart;
+      const limit = client.queryWaitTimeout * 1000;
+      if (limit > 0 && waited > limit) {
+        client.refuse('08P01', 'query_wait_timeout');
+      } else if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
+        client.refuse('08P01', 'query_timeout');
+      } else if (
+        waitNotifyMs > 0 &&
+        client.isWelcomed &&
+        !client.hasBeenNotified &&
+        !this.isPaused &&
+        waited >= waitNotifyMs + 1000
+      ) {
+        client.hasBeenNotified = true;
+        client.onWaitNotice();
+      }
+    }
+  }
+
+  /** Closes what is above the size (it was lowered), opens what is missing below the minimum. */
+  #tickSize(): void {
+    const { size, reserveSize, minSize } = this.plan;
+    let surplus = this.connected - (size + reserveSize);
+    for (const list of [this.used, this.idle]) {
+      for (const server of list) {
+        if (surplus-- > 0) server.close('too many servers in the pool');
+      }
+    }
+    const isWanted = this.clients > 0 || this.database.entry.user !== null;
+    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) this.open();
+  }
+
+  #place(
+    server: ServerConnection,
+    state: ServerState,
+    list: List<ServerConnection>,
+    atFront: boolean,
+  ): void {
+    server.changeState(state);
+    if (atFront) list.prepend(server);
+    else list.append(server);
+  }
+}
+
+function cut(text: string, maxBytes: number): string {
+  return Buffer.byteLength(text) <= maxBytes
+    ? text
+    : Buffer.from(text).toString('utf8', 0, maxBytes);
+}

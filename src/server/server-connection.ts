@@ -1,0 +1,559 @@
+import type { TLSSocket } from 'node:tls';
+import { InvariantError } from '../errors.ts';
+import { log } from '../log/logger.ts';
+import type { Traffic } from '../metrics/traffic.ts';
+import type { Link, LinkHandler } from '../net/link.ts';
+import type { ClientStatements } from '../prepared/client-statements.ts';
+import { isDeallocateAll } from '../prepared/messages.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
+import { ServerStatements } from '../prepared/server-statements.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
+import { clock } from '../util/clock.ts';
+import { nextId, pointerOf } from '../util/ids.ts';
+import type { List, Listed } from '../util/list.ts';
+import { ServerMessage, TransactionStatus } from '../wire/codes.ts';
+import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
+import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
+import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
+import type { TrackedNames, TrackedValues } from './parameters.ts';
+import { ReplyAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
+import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
+
+/**
+ * One connection to PostgreSQL. It owns the socket to the server, the requests in flight and what is
+ * known of the session there (parameters, prepared statements, transaction status). Its pool decides
+ * who uses it; while a client is linked, the server's messages go to that client as they come.
+ *
+ *   login -> idle <-> active -> (tested | held) -> idle
+ *            idle <-> used -> tested -> idle
+ *   any -> closing -> closed
+ *
+ *   tested   running a query of the pooler's own (reset, check)
+ *   held     free, but a cancel request for it is still on its way
+ *   closing  told to end; its slot is in use until the server's own end of file, because PostgreSQL
+ *            counts a backend until then
+ */
+export const ServerState = {
+  login: 0,
+  idle: 1,
+  active: 2,
+  tested: 3,
+  used: 4,
+  held: 5,
+  closing: 6,
+  closed: 7,
+} as const;
+export type ServerState = (typeof ServerState)[keyof typeof ServerState];
+const { login, idle, active, tested, used, held, closing, closed } = ServerState;
+
+/** For each state, a bit mask of the states it may turn into. */
+const NEXT: Record<ServerState, number> = {
+  [login]:
+    (1 << idle) | (1 << used) | (1 << active) | (1 << tested) | (1 << closing) | (1 << closed),
+  [idle]: (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
+  [active]:
+    (1 << active) |
+    (1 << idle) |
+    (1 << tested) |
+    (1 << used) |
+    (1 << held) |
+    (1 << closing) |
+    (1 << closed),
+  [tested]: (1 << idle) | (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
+  [used]: (1 << tested) | (1 << closing) | (1 << closed),
+  [held]: (1 << idle) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),
+  [closing]: 1 << closed,
+  [closed]: 0,
+};
+
+/** A ParameterStatus longer than this cannot be a parameter's. */
+const MAX_PARAMETER_BYTES = 1 << 20;
+/** A CommandComplete up to this size is looked at: DEALLOCATE ALL and DISCARD ALL fit. */
+const MAX_TAG_BYTES = 20;
+/** A login message longer than this is refused; PostgreSQL's own are far smaller. */
+const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
+/** Longest reason that PgBouncer shows. */
+const MAX_REASON_BYTES = 127;
+
+/** The pool, as its servers see it. */
+export interface ServerOwner {
+  readonly tracked: TrackedNames;
+  readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
+  readonly traffic: Traffic;
+  readonly maxPacketBytes: number;
+  readonly logsConnections: boolean;
+  readonly logsDisconnections: boolean;
+  onLogin(server: ServerConnection): void;
+  onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
+  /** ReadyForQuery with nothing outstanding while a client is linked. */
+  onReady(server: ServerConnection): void;
+  /** It was told to end; nobody may use it, but its slot is still taken. */
+  onClosing(server: ServerConnection): void;
+  /** It is gone: its end of file was read, or it never got that far. Its slot is free. */
+  onGone(server: ServerConnection): void;
+}
+
+/** A linked client, as its server sees it. */
+export interface LinkedClient {
+  readonly link: Link;
+  readonly tracked: TrackedValues;
+  readonly statements: ClientStatements;
+  readonly ptr: string;
+  /** The server has begun to read COPY data. */
+  onCopyIn(): void;
+  /** The server is lost; `text` is the FATAL for the client. */
+  onServerLost(text: string): void;
+}
+
+export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerConnection> {
+  listPrev: ServerConnection | null = null;
+  listNext: ServerConnection | null = null;
+  list: List<ServerConnection> | null = null;
+
+  readonly id = nextId();
+  readonly ptr: string;
+  readonly owner: ServerOwner;
+  /** `db/user@host:port`, for the log. */
+  readonly label: string;
+  /** The address as SHOW SERVERS names it: an IP address or `unix`. */
+  readonly address: string;
+  readonly port: number;
+  readonly connectedAt = clock.now;
+  readonly requests = new RequestsInFlight();
+  readonly statements: ServerStatements;
+  state: ServerState = login;
+  client: LinkedClient | null = null;
+  /** BackendKeyData of the server, with which its queries are cancelled. */
+  cancelKey: Buffer = Buffer.alloc(0);
+  tracked: TrackedValues;
+  /** Status byte of the last ReadyForQuery. */
+  transactionStatus: number = TransactionStatus.idle;
+  /** True from a ReadyForQuery until the next request sent to the server. */
+  isReady = false;
+  /** To be closed as soon as it is free. */
+  isCloseNeeded = false;
+  /** Cancel requests on their way to this server. */
+  cancelsInFlight = 0;
+  lastActivity = clock.now;
+  /** When it became free. */
+  freeSince = clock.now;
+  closingSince = 0;
+  tls = '';
+  #link: Link | null = null;
+  readonly #place: { path: string } | { host: string; port: number };
+  readonly #walker: FrameWalker;
+  #login: ServerLogin | null;
+  /** Called at the ReadyForQuery that ends a query of the pooler's own. */
+  #onOwnQueryDone: ((failed: boolean) => void) | null = null;
+  #hasOwnQueryFailed = false;
+
+  constructor(
+    owner: ServerOwner,
+    about: { label: string; address: string; port: number },
+    place: { path: string } | { host: string; port: number },
+    serverLogin: ServerLogin,
+  ) {
+    this.owner = owner;
+    this.ptr = pointerOf(this.id);
+    this.label = about.label;
+    this.address = about.address;
+    this.port = about.port;
+    this.#place = place;
+    this.tracked = owner.tracked.none();
+    this.statements = new ServerStatements(owner.registry, this.requests);
+    this.#walker = new FrameWalker(this, owner.maxPacketBytes);
+    this.#login = serverLogin;
+  }
+
+  get link(): Link {
+    return this.#link!;
+  }
+
+  /** Where the very same server listens, for its cancel requests. */
+  get place(): { path: string } | { host: string; port: number } {
+    const { remoteAddress, remotePort } = this.link.socket;
+    if (remoteAddress === undefined || remotePort === undefined) return this.#place;
+    return { host: remoteAddress, port: remotePort };
+  }
+
+  /** Gives the connection its socket; called once. */
+  attach(link: Link): void {
+    this.#link = link;
+  }
+
+  /** Parameters in the order the server reported them at login. */
+  get loginParameters(): ReadonlyMap<string, string> {
+    return this.#login?.parameters ?? new Map();
+  }
+
+  /** The only writer of `state`. */
+  changeState(next: ServerState): void {
+    if ((NEXT[this.state] & (1 << next)) === 0) {
+      throw new InvariantError(`server state ${this.state} cannot become ${next}`);
+    }
+    this.state = next;
+  }
+
+  info(text: string): void {
+    log.info(`S-${this.ptr}: ${this.label} ${text}`);
+  }
+
+  /** The socket is connected. */
+  onConnected(): void {
+    if (this.owner.logsConnections) {
+      const { localAddress, localPort } = this.link.socket;
+      const from = localAddress === undefined ? '' : ` (from ${localAddress}:${localPort})`;
+      this.info(`new connection to server${from}`);
+    }
+  }
+
+  /** TLS is up. */
+  onSecured(): void {
+    const socket = this.link.socket as TLSSocket;
+    const { name } = socket.getCipher();
+    this.tls = `${socket.getProtocol() ?? 'TLS'}/${name}`;
+    if (this.owner.logsConnections) this.info(`SSL established: ${this.tls}`);
+  }
+
+  /** Sends the StartupMessage; the socket is connected and, if it is to be, secure. */
+  beginLogin(): void {
+    this.link.write(this.#login!.begin());
+  }
+
+  /** Copies client bytes to the server. */
+  send(bytes: Uint8Array, start = 0, end = bytes.length): void {
+    this.link.write(bytes, start, end);
+  }
+
+  /**
+   * Sends a simple query of the pooler's own and swallows all that it brings.
+   * @param done called at its ReadyForQuery, told whether an error was raised
+   */
+  runOwn(sql: string, done: (failed: boolean) => void): void {
+    if (this.#onOwnQueryDone !== null) throw new InvariantError('two own queries on one server');
+    this.#onOwnQueryDone = done;
+    this.#hasOwnQueryFailed = false;
+    this.isReady = false;
+    this.send(query(sql));
+  }
+
+  /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
+  get isInTransaction(): boolean {
+    return this.transactionStatus !== TransactionStatus.idle;
+  }
+
+  get isRunningOwn(): boolean {
+    return this.#onOwnQueryDone !== null;
+  }
+
+  /** Ends the connection in an orderly way. A linked client is told `text`, by default the reason. */
+  close(reason: string, text: string = reason): void {
+    if (this.state === closing || this.state === closed) return;
+    this.#logClosing(reason);
+    this.#walker.abort();
+    const client = this.client;
+    this.client = null;
+    const wasLogin = this.state === login;
+    this.changeState(closing);
+    this.closingSince = clock.now;
+    this.owner.onClosing(this);
+    const link = this.#link;
+    if (link === null || link.socket.connecting) {
+      this.#end();
+    } else {
+      if (!wasLogin) link.write(TERMINATE);
+      link.finish();
+    }
+    client?.onServerLost(cutReason(text));
+  }
+
+  /** Gives up waiting for the end of file of a connection that was told to end. */
+  abandon(): void {
+    if (this.state === closing) this.#end();
+  }
+
+  #end(): void {
+    this.changeState(closed);
+    this.statements.clear();
+    this.requests.clear();
+    this.#link?.destroy();
+    this.owner.onGone(this);
+  }
+
+  // LinkHandler
+
+  onBytes(bytes: Buffer, start: number, end: number): number {
+    this.lastActivity = clock.now;
+    if (this.state === closing || this.state === closed) return end;
+    const client = this.client;
+    if (client !== null) this.owner.traffic.bytesSent += end - start;
+    const used = this.#walker.walk(bytes, start, end);
+    this.link.needBytes = this.#walker.needBytes;
+    return this.#walker.isBroken ? end : used;
+  }
+
+  onFull(): void {
+    this.client?.link.pause();
+  }
+
+  onDrain(): void {
+    const link = this.client?.link;
+    if (link !== undefined && !link.isFull && !link.isHeld) link.resume();
+  }
+
+  onPeerEnd(): void {
+    this.#lose(null);
+  }
+
+  onClose(error: Error | null): void {
+    this.#lose(error);
+  }
+
+  /** The connection has ended by itself, or the end that we asked for has come. */
+  #lose(error: Error | null): void {
+    if (this.state === closed) return;
+    if (this.state === closing) {
+      this.#end();
+      return;
+    }
+    this.#walker.abort();
+    const client = this.client;
+    this.client = null;
+    const wasLogin = this.state === login;
+    const reason = wasLogin && this.link.bytesIn === 0 ? 'connect failed' : 'server conn crashed?';
+    if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
+    this.#logClosing(reason);
+    if (wasLogin) this.owner.onLoginFailed(this, reason, null);
+    this.#end();
+    client?.onServerLost(reason);
+  }
+
+  // FrameSink
+
+  onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
+    if (this.state === login) return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken() : Action.take;
+    if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total);
+    if (this.client === null) return this.#onUnlinkedHeader(type, total);
+    switch (type) {
+      case ServerMessage.DataRow:
+      case ServerMessage.CopyData:
+      case ServerMessage.CopyDone:
+      case ServerMessage.CopyOutResponse:
+      case ServerMessage.ParameterDescription:
+      case ServerMessage.FunctionCallResponse:
+      case ServerMessage.NoticeResponse:
+      case ServerMessage.NotificationResponse:
+        return Action.forward;
+      case ServerMessage.ReadyForQuery:
+        if (end - at < total) return Action.wait;
+        if (total !== 6) return this.#broken();
+        this.transactionStatus = bytes[at + 5]!;
+        this.requests.onReply(type);
+        this.isReady = true;
+        return Action.forwardEnd;
+      case ServerMessage.CommandComplete:
+        if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
+        if (end - at >= total && isDeallocateAll(bytes, at, total)) {
+          this.statements.clear();
+          this.client.statements.clear();
+        }
+        return this.#reply(type);
+      case ServerMessage.ParameterStatus:
+        if (total > MAX_PARAMETER_BYTES) return this.#broken();
+        if (end - at < total) return Action.wait;
+        this.#onParameter(bytes, at + 5, at + total);
+        return Action.forward;
+      case ServerMessage.CopyInResponse:
+      case ServerMessage.CopyBothResponse:
+        this.client.onCopyIn();
+        return this.#reply(type);
+      case ServerMessage.ErrorResponse:
+      case ServerMessage.ParseComplete:
+      case ServerMessage.BindComplete:
+      case ServerMessage.CloseComplete:
+      case ServerMessage.RowDescription:
+      case ServerMessage.NoData:
+      case ServerMessage.EmptyQueryResponse:
+      case ServerMessage.PortalSuspended:
+        return this.#reply(type);
+      default:
+        return this.#broken();
+    }
+  }
+
+  onRun(bytes: Buffer, start: number, end: number): void {
+    this.client?.link.write(bytes, start, end);
+  }
+
+  onTake(type: number, bytes: Buffer, start: number, end: number): void {
+    if (this.#login !== null && this.state === login) {
+      this.#onLoginMessage(Buffer.from(bytes.subarray(start, end)));
+    } else if (this.#onOwnQueryDone !== null) {
+      this.#onOwnMessage(type, bytes, start, end);
+    } else {
+      this.sendFakes();
+    }
+  }
+
+  /** One message that a query of the pooler's own brought. */
+  #onOwnMessage(type: number, bytes: Buffer, start: number, end: number): void {
+    if (type === ServerMessage.ParameterStatus) this.#onParameter(bytes, start + 5, end);
+    if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
+      this.statements.clear();
+    }
+    if (type === ServerMessage.ErrorResponse) {
+      this.#hasOwnQueryFailed = true;
+      const text = decodeReport(bytes, start + 5, end).get('M') ?? '';
+      log.warning(`S-${this.ptr}: ${this.label} error in a query of the pooler: ${text}`);
+    }
+    if (type === ServerMessage.ReadyForQuery) {
+      this.transactionStatus = bytes[start + 5] ?? TransactionStatus.idle;
+      this.isReady = true;
+      const done = this.#onOwnQueryDone;
+      this.#onOwnQueryDone = null;
+      done?.(this.#hasOwnQueryFailed);
+    }
+  }
+
+  onBadHeader(): void {
+    this.close('bad pkt header');
+  }
+
+  /** Behind a ReadyForQuery, or a reply that answers of our own making follow. */
+  onEnd(type: number): boolean {
+    if (type !== ServerMessage.ReadyForQuery) {
+      this.sendFakes();
+      return true;
+    }
+    const failed = this.requests.takeFailed();
+    if (failed.length > 0) {
+      const names = this.client?.statements ?? null;
+      this.owner.translator.undo(failed, names, this.statements);
+    }
+    this.sendFakes();
+    this.owner.onReady(this);
+    return true;
+  }
+
+  /** Answers what the pooler answers itself, as far as it is due. Called after a push too. */
+  sendFakes(): void {
+    for (let kind = this.requests.nextFake(); kind !== 0; kind = this.requests.nextFake()) {
+      this.client?.link.write(kind === RequestKind.parse ? PARSE_COMPLETE : CLOSE_COMPLETE);
+    }
+  }
+
+  #reply(type: number): Action {
+    const isForwarded = this.requests.onReply(type) === ReplyAction.forward;
+    // A swallowed reply (ParseComplete, CloseComplete) is nothing but a header, so all of it is there.
+    if (!isForwarded) return Action.take;
+    return this.requests.hasFakeDue ? Action.forwardEnd : Action.forward;
+  }
+
+  #broken(): Action {
+    this.close('unknown pkt');
+    return Action.stop;
+  }
+
+  #onOwnHeader(type: number, total: number): Action {
+    switch (type) {
+      case ServerMessage.ParameterStatus:
+      case ServerMessage.ErrorResponse:
+        return total > MAX_PARAMETER_BYTES ? this.#broken() : Action.take;
+      case ServerMessage.ReadyForQuery:
+        return total === 6 ? Action.take : this.#broken();
+      case ServerMessage.CommandComplete:
+        return total > MAX_TAG_BYTES ? Action.skip : Action.take;
+      default:
+        return Action.skip;
+    }
+  }
+
+  #onUnlinkedHeader(type: number, total: number): Action {
+    if (type === ServerMessage.NotificationResponse) return Action.skip;
+    if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
+    // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
+    this.close('idle server got dirty');
+    return Action.stop;
+  }
+
+  #onParameter(bytes: Buffer, start: number, end: number): void {
+    const pair = decodeParameterStatus(bytes, start, end);
+    if (pair === null) {
+      this.close('broken ParameterStatus packet');
+      return;
+    }
+    const index = this.owner.tracked.indexOf(pair[0]);
+    if (index === -1) return;
+    this.tracked[index] = pair[1];
+    if (this.client !== null && this.#onOwnQueryDone === null) this.client.tracked[index] = pair[1];
+  }
+
+  #onLoginMessage(message: Buffer): void {
+    const step = this.#login!.onMessage(message);
+    if (!(step instanceof Promise)) {
+      this.#onLoginStep(step);
+      return;
+    }
+    // What arrives meanwhile waits behind this step.
+    this.link.hold();
+    step.then(
+      (result) => {
+        if (this.state !== login) return;
+        this.#onLoginStep(result);
+        this.link.replay();
+      },
+      (error: unknown) => {
+        log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
+        this.#failLogin('failed to answer authreq', null);
+      },
+    );
+  }
+
+  #onLoginStep(step: LoginStep): void {
+    if (step.kind === 'send') {
+      this.link.write(step.message);
+    } else if (step.kind === 'failed') {
+      this.#failLogin(step.reason, step.refusal);
+    } else if (step.kind === 'done') {
+      const done = this.#login!;
+      this.cancelKey = done.key;
+      for (const [name, value] of done.parameters) {
+        const index = this.owner.tracked.indexOf(name);
+        if (index !== -1) this.tracked[index] = value;
+      }
+      if (done.connectQueryError !== null) {
+        log.warning(
+          `S-${this.ptr}: ${this.label} error while executing exec_on_query: ${done.connectQueryError}`,
+        );
+      }
+      this.isReady = true;
+      this.owner.onLogin(this);
+      this.#login = null;
+    }
+  }
+
+  #failLogin(reason: string, refusal: Refusal | null): void {
+    if (this.state !== login) return;
+    this.owner.onLoginFailed(this, reason, refusal);
+    this.close(reason);
+  }
+
+  /** Gives up a login for a reason of the pooler's own (time-out, TLS). */
+  abandonLogin(reason: string): void {
+    this.#failLogin(reason, null);
+  }
+
+  #logClosing(reason: string): void {
+    if (!this.owner.logsDisconnections) return;
+    const age = Math.floor((clock.now - this.connectedAt) / 1000);
+    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
+  }
+}
+
+/** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
+function cutReason(reason: string): string {
+  if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
+  const bytes = Buffer.from(reason);
+  return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
+}

@@ -1,0 +1,98 @@
+import { randomBytes } from 'node:crypto';
+import { isIP } from 'node:net';
+import type { ScramKeys } from '../auth/scram.ts';
+import type { StoredSecret } from '../auth/secret.ts';
+import { startServerAuth } from '../auth/server-auth.ts';
+import type { DatabaseEntry } from '../config/config.ts';
+import { connectLink, type SocketOptions, secureLink } from '../net/sockets.ts';
+import type { ServerTls } from '../tls/server-tls.ts';
+import { ServerConnection, type ServerOwner } from './server-connection.ts';
+import { ServerLogin } from './server-login.ts';
+import { TlsHandshake } from './tls-handshake.ts';
+
+/** What all server connections of a worker share. */
+export interface OpenerOptions {
+  readonly unixSocketDir: string;
+  readonly sockets: SocketOptions;
+  readonly tls: ServerTls;
+}
+
+/** How a pool's connections log in. */
+export interface Credentials {
+  readonly user: string;
+  readonly secret: StoredSecret | null;
+  readonly clientKeys: ScramKeys | null;
+}
+
+/** Chooses hosts and opens connections for one pool (PgBouncer's `host` and `load_balance_hosts`). */
+export class ServerOpener {
+  readonly #options: OpenerOptions;
+  readonly #entry: DatabaseEntry;
+  readonly #database: string;
+  #next: number;
+
+  /** @param first item of the host list to begin with, so that workers do not all begin at one */
+  constructor(options: OpenerOptions, entry: DatabaseEntry, database: string, first: number) {
+    this.#options = options;
+    this.#entry = entry;
+    this.#database = database;
+    this.#next = first;
+  }
+
+  /** Where the next attempt goes: a Unix socket path or a TCP address. */
+  place(): { path: string } | { host: string; port: number } {
+    const { hosts, port } = this.#entry;
+    const host =
+      hosts.length === 0 ? this.#options.unixSocketDir : hosts[this.#next % hosts.length]!;
+    if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
+    if (host.startsWith('/')) return { path: `${host}/.s.PGSQL.${port}` };
+    return { host, port };
+  }
+
+  /** Starts one connection attempt; what comes of it the owner is told. */
+  open(owner: ServerOwner, credentials: Credentials): ServerConnection {
+    const entry = this.#entry;
+    const place = this.place();
+    if (entry.load_balance_hosts === 'round-robin') this.#next++;
+    const isUnix = 'path' in place;
+    const address = isUnix ? 'unix' : place.host;
+    const shown = !isUnix && isIP(place.host) === 6 ? `[${place.host}]` : address;
+    const label = `${this.#database}/${credentials.user}@${shown}:${entry.port}`;
+
+    const startup: [string, string][] = [['database', entry.dbname ?? this.#database]];
+    if (entry.client_encoding !== null) startup.push(['client_encoding', entry.client_encoding]);
+    if (entry.datestyle !== null) startup.push(['datestyle', entry.datestyle]);
+    if (entry.timezone !== null) startup.push(['timezone', entry.timezone]);
+    if (entry.application_name !== null) startup.push(['application_name', entry.application_name]);
+    startup.push(['user', credentials.user]);
+    const login = new ServerLogin({
+      startup,
+      auth: startServerAuth({ ...credentials, random: randomBytes }),
+      connectQuery: entry.connect_query,
+    });
+    const server = new ServerConnection(owner, { label, address, port: entry.port }, place, login);
+
+    const { tls, sockets } = this.#options;
+    const link = connectLink(place, server, sockets, () => {
+      server.onConnected();
+      if (isUnix || !tls.isAsked) {
+        server.beginLogin();
+        return;
+      }
+      link.handler = new TlsHandshake(server, tls.isOptional, () => {
+        secureLink(link, tls.options(place.host), () => {
+          link.handler = server;
+          server.onSecured();
+          server.beginLogin();
+        });
+      });
+    });
+    server.attach(link);
+    return server;
+  }
+
+  /** The last attempt failed: with `load_balance_hosts = disable` the next host is tried. */
+  onFailed(): void {
+    if (this.#entry.load_balance_hosts === 'disable') this.#next++;
+  }
+}

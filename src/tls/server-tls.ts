@@ -1,0 +1,45 @@
+import { readFileSync } from 'node:fs';
+import { isIP } from 'node:net';
+import type { ConnectionOptions } from 'node:tls';
+import type { Settings } from '../config/schema.ts';
+
+/**
+ * TLS towards servers: what each `server_tls_sslmode` means. `allow` equals `prefer`, as in
+ * PgBouncer; the certificate is checked from `verify-ca` on, the host name for `verify-full` only.
+ * The files are read once, when the configuration takes effect.
+ */
+export class ServerTls {
+  /** True when an SSLRequest is sent to a TCP server. */
+  readonly isAsked: boolean;
+  /** True when a server that answers `N` may be used in clear text. */
+  readonly isOptional: boolean;
+  readonly #checksName: boolean;
+  readonly #base: ConnectionOptions;
+
+  /** @throws the file system's error when a file of the settings cannot be read */
+  constructor(settings: Settings) {
+    const mode = settings.server_tls_sslmode;
+    this.isAsked = mode !== 'disable';
+    this.isOptional = mode === 'allow' || mode === 'prefer';
+    this.#checksName = mode === 'verify-full';
+    const base: ConnectionOptions = {
+      rejectUnauthorized: mode === 'verify-ca' || mode === 'verify-full',
+    };
+    if (this.isAsked) {
+      if (settings.server_tls_ca_file !== '') base.ca = readFileSync(settings.server_tls_ca_file);
+      if (settings.server_tls_key_file !== '')
+        base.key = readFileSync(settings.server_tls_key_file);
+      if (settings.server_tls_cert_file !== '') {
+        base.cert = readFileSync(settings.server_tls_cert_file);
+      }
+    }
+    this.#base = base;
+  }
+
+  /** Options of `tls.connect` for a connection to `host`. */
+  options(host: string): ConnectionOptions {
+    if (!this.#checksName) return { ...this.#base, checkServerIdentity: () => undefined };
+    // The server name of the handshake may not be an address (RFC 6066, section 3).
+    return isIP(host) === 0 ? { ...this.#base, host, servername: host } : { ...this.#base, host };
+  }
+}

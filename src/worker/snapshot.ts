@@ -1,0 +1,219 @@
+import {
+  type ClientRow,
+  type Counters,
+  emptySnapshot,
+  type LiveSnapshot,
+  type ServerRow,
+  type SnapshotPart,
+  type SnapshotSource,
+  zeroCounters,
+} from '../admin/snapshot.ts';
+import type { Canceller } from '../cancel/canceller.ts';
+import type { Admission } from '../client/admission.ts';
+import { type ClientSession, ClientState } from '../client/client-session.ts';
+import type { ConfigIndex } from '../config/effective.ts';
+import { PGFLEET_VERSION } from '../log/version.ts';
+import type { Traffic } from '../metrics/traffic.ts';
+import type { Pool } from '../pool/pool.ts';
+import type { PoolSet } from '../pool/pool-set.ts';
+import type { ServerConnection } from '../server/server-connection.ts';
+import { clock } from '../util/clock.ts';
+
+/** The rooms that are looked at. */
+export interface LiveRooms {
+  readonly worker: number;
+  readonly sessions: ReadonlySet<ClientSession>;
+  readonly pools: PoolSet;
+  readonly canceller: Canceller;
+  readonly users: () => Iterable<string>;
+  readonly admission: () => Admission;
+  readonly index: ConfigIndex;
+}
+
+/** What the console shows of this worker, read off the live rooms when asked for. */
+export class LiveSnapshots implements SnapshotSource {
+  readonly #rooms: LiveRooms;
+  readonly #startedAt = clock.now;
+  /** Counters at the last `stats_period` tick and at the one before it, by database. */
+  #last = new Map<string, Counters>();
+  #older = new Map<string, Counters>();
+  #lastAt: number;
+  #olderAt: number;
+
+  constructor(rooms: LiveRooms) {
+    this.#rooms = rooms;
+    this.#lastAt = this.#startedAt;
+    this.#olderAt = this.#startedAt - 1000;
+  }
+
+  /** Moves the window of the averages on once `stats_period` is over; called three times a second. */
+  tick(now: number): void {
+    const periodMs = this.#rooms.index.settings.stats_period * 1000;
+    if (periodMs <= 0 || now - this.#lastAt < periodMs) return;
+    this.#older = this.#last;
+    this.#olderAt = this.#lastAt;
+    this.#lastAt = now;
+    this.#last = new Map();
+    for (const { name, traffic } of this.#rooms.pools.databases) {
+      this.#last.set(name, countersOf(traffic));
+    }
+  }
+
+  snapshot(parts: readonly SnapshotPart[]): LiveSnapshot {
+    const { worker, sessions, pools, canceller, users, admission, index } = this.#rooms;
+    const all = [...pools.all].sort(byName);
+    const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
+    snapshot.state = pools.isPaused ? 'paused' : 'active';
+    snapshot.statsWindowUs = Math.round((clock.tick() - this.#olderAt) * 1000);
+    if (parts.includes('clients')) {
+      const shown = [...sessions].filter((session) => session.state >= ClientState.newcomer);
+      snapshot.clients = shown.map((session) => clientRow(session, index));
+    }
+    if (parts.includes('servers')) snapshot.servers = all.flatMap((pool) => serverRows(pool));
+    if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool));
+    if (parts.includes('databases')) {
+      snapshot.databases = [...pools.databases].map((database) => ({
+        name: database.name,
+        current_connections: pools.connectionsOf(database.name),
+        current_client_connections: admission().ofDatabase(database.name),
+        paused: database.isPaused || pools.isPaused,
+        disabled: database.isDisabled,
+      }));
+    }
+    if (parts.includes('users')) {
+      const names = new Set([...users(), ...index.config.users.map((user) => user.name)]);
+      for (const pool of all) names.add(pool.user);
+      snapshot.users = [...names].map((name) => ({
+        name,
+        current_connections: pools.userBudget(name)?.held ?? 0,
+        current_client_connections: admission().ofUser(name),
+      }));
+    }
+    if (parts.includes('stats')) {
+      snapshot.stats = [...pools.databases].map(({ name, traffic }) => ({
+        database: name,
+        current: countersOf(traffic),
+        older: this.#older.get(name) ?? zeroCounters(),
+      }));
+    }
+    if (parts.includes('lists')) {
+      let loggingIn = 0;
+      for (const session of sessions) if (session.state === ClientState.login) loggingIn++;
+      snapshot.lists.used_clients = sessions.size;
+      snapshot.lists.login_clients = loggingIn;
+      snapshot.lists.used_servers = pools.connections + canceller.active;
+    }
+    return snapshot;
+  }
+}
+
+function byName(a: Pool, b: Pool): number {
+  const first = `${a.database.name}\0${a.user}`;
+  const second = `${b.database.name}\0${b.user}`;
+  return first < second ? -1 : first > second ? 1 : 0;
+}
+
+function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
+  const { socket } = session.link;
+  const isWaiting = session.isWaiting || session.state === ClientState.newcomer;
+  return {
+    user: session.userName,
+    database: session.databaseName,
+    replication: 'none',
+    state: isWaiting ? 'waiting' : session.server === null ? 'idle' : 'active',
+    addr: session.address,
+    port: session.port,
+    local_addr: session.isUnix ? 'unix' : (socket.localAddress ?? 'unix'),
+    local_port: session.isUnix ? index.settings.listen_port : (socket.localPort ?? 0),
+    connectTimeMs: clock.wallTime(session.connectedAt),
+    requestTimeMs: clock.wallTime(session.lastActivity),
+    close_needed: false,
+    ptr: session.ptr,
+    link: session.server?.ptr ?? '',
+    remote_pid: 0,
+    tls: '',
+    application_name: session.applicationName,
+    prepared_statements: session.statements.size,
+    id: session.id,
+    waitUs: session.queryStart > 0 ? Math.round((clock.now - session.queryStart) * 1000) : 0,
+  };
+}
+
+function serverRows(pool: Pool): ServerRow[] {
+  const rows: ServerRow[] = [];
+  const add = (servers: Iterable<ServerConnection>, state: ServerRow['state']) => {
+    for (const server of servers) rows.push(serverRow(pool, server, state));
+  };
+  add(pool.linked, 'active');
+  add(pool.idle, 'idle');
+  add(pool.used, 'used');
+  add(pool.tested, 'tested');
+  add(pool.opening, 'new');
+  add(pool.held, 'being_canceled');
+  return rows;
+}
+
+function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state']): ServerRow {
+  const { socket } = server.link;
+  const isUnix = server.address === 'unix';
+  return {
+    user: pool.user,
+    database: pool.database.name,
+    replication: 'none',
+    state,
+    addr: isUnix ? 'unix' : (socket.remoteAddress ?? server.address),
+    port: server.port,
+    local_addr: isUnix ? 'unix' : (socket.localAddress ?? ''),
+    local_port: isUnix ? server.port : (socket.localPort ?? 0),
+    connectTimeMs: clock.wallTime(server.connectedAt),
+    requestTimeMs: clock.wallTime(server.lastActivity),
+    close_needed: server.isCloseNeeded,
+    ptr: server.ptr,
+    link: server.client?.ptr ?? '',
+    remote_pid: server.cancelKey.length >= 4 ? server.cancelKey.readInt32BE(0) : 0,
+    tls: server.tls,
+    application_name: server.tracked[pool.tracked.applicationName] ?? '',
+    prepared_statements: server.statements.size,
+    id: server.id,
+  };
+}
+
+function poolRow(pool: Pool): LiveSnapshot['pools'][number] {
+  const first = pool.waiting.first;
+  const { entry } = pool.database;
+  return {
+    database: pool.database.name,
+    user: pool.user,
+    cl_active: pool.clients - pool.waiting.size,
+    cl_waiting: pool.waiting.size,
+    cl_active_cancel_req: 0,
+    cl_waiting_cancel_req: 0,
+    sv_active: pool.linked.size,
+    sv_active_cancel: 0,
+    sv_being_canceled: pool.held.size,
+    sv_idle: pool.idle.size,
+    sv_used: pool.used.size,
+    sv_tested: pool.tested.size,
+    sv_login: pool.opening.size,
+    maxWaitUs: first === null ? 0 : Math.round((clock.now - first.waitStart) * 1000),
+    pool_mode: pool.plan.mode,
+    load_balance_hosts: entry.hosts.length > 1 ? entry.load_balance_hosts : null,
+  };
+}
+
+function countersOf(traffic: Traffic): Counters {
+  return {
+    server_assignment_count: traffic.serverAssignments,
+    xact_count: traffic.transactions,
+    query_count: traffic.queries,
+    bytes_received: traffic.bytesReceived,
+    bytes_sent: traffic.bytesSent,
+    xact_time: Math.round(traffic.transactionUs),
+    query_time: Math.round(traffic.queryUs),
+    wait_time: Math.round(traffic.waitUs),
+    client_parse_count: traffic.clientParses,
+    server_parse_count: traffic.serverParses,
+    bind_count: traffic.binds,
+    client_login_count: traffic.clientLogins,
+  };
+}
