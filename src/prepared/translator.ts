@@ -30,7 +30,7 @@ export const Outcome = { send: 0, fake: 1, refused: 2 } as const;
 export type Outcome = (typeof Outcome)[keyof typeof Outcome];
 
 /** A request of the pooler's own: type byte of Parse or Close. */
-export interface Injection {
+interface Injection {
   readonly type: typeof ClientMessage.Parse | typeof ClientMessage.Close;
   readonly statement: PreparedStatement;
 }
