@@ -12,10 +12,6 @@ export class StatementRegistry {
     return this.#byKey.size;
   }
 
-  values(): IterableIterator<PreparedStatement> {
-    return this.#byKey.values();
-  }
-
   /** The statement for `key`, if any client or server knows it. */
   find(key: string): PreparedStatement | undefined {
     return this.#byKey.get(key);

@@ -10,7 +10,7 @@ export function endOfString(bytes: Buffer, start: number, end: number): number {
 
 /**
  * The same for strings that are a few bytes long, names above all: it reads byte by byte, which is
- * faster than a native search up to some fifty bytes, and never looks past `end`.
+ * faster than a native search up to some forty bytes, and never looks past `end`.
  */
 export function endOfShortString(bytes: Buffer, start: number, end: number): number {
   for (let at = start; at < end; at++) if (bytes[at] === 0) return at;

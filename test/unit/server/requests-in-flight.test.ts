@@ -41,9 +41,12 @@ function feed(requests: RequestsInFlight, replies: string): string {
   let seen = '';
   for (const letter of replies.replaceAll(' ', '')) {
     if (requests.onReply(letter.charCodeAt(0)) === ReplyAction.forward) seen += letter;
-    for (let fake = requests.nextFake(); fake !== 0; fake = requests.nextFake()) {
+    while (requests.hasFakeDue) {
+      const fake = requests.nextFake();
+      assert.notEqual(fake, 0);
       seen += fake === RequestKind.parse ? '<1>' : '<3>';
     }
+    assert.equal(requests.nextFake(), 0);
   }
   return seen;
 }
