@@ -578,12 +578,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const { server } = this;
     if (answer.outcome === Outcome.refused) {
       this.fatal(answer.text);
-    } else if (server === null || server.requests.size === 0) {
-      this.#isAnsweredHere = server === null;
+    } else if (server === null) {
+      this.#isAnsweredHere = true;
       this.link.write(CLOSE_COMPLETE);
     } else {
       const name = answer.statement === null ? null : answer.name;
       server.requests.push(RequestKind.close, RequestAction.fake, answer.statement, name);
+      server.sendFakes();
     }
   }
 
