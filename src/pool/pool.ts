@@ -30,8 +30,14 @@ import type { PoolClient } from './pool-client.ts';
 
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
-/** Waits for the end of file of a connection that was closed while it was free. */
-const CLOSE_GRACE_MS = 10_000;
+/**
+ * How long the slot of a closed connection waits for the server's end of file: after a login that
+ * came to nothing, after a session that was free, and after one that was running a statement, which
+ * PostgreSQL brings to its end before it notices.
+ */
+const LOGIN_GRACE_MS = 1000;
+const FREE_GRACE_MS = 10_000;
+const BUSY_GRACE_MS = 60_000;
 
 /** What all pools of a worker share. */
 export interface PoolOptions {
@@ -530,7 +536,7 @@ export class Pool implements ServerOwner {
       }
     }
     for (const server of this.closing) {
-      if (server.isReady && now - server.closingSince > CLOSE_GRACE_MS) server.abandon();
+      this.#tickClosing(server, now);
     }
     const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
     if (!mayTimeOut) return;
@@ -538,6 +544,20 @@ export class Pool implements ServerOwner {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
     }
+  }
+
+  #tickClosing(server: ServerConnection, now: number): void {
+    const hasLoggedIn = server.cancelKey.length > 0;
+    const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
+    if (now - server.closingSince <= graceMs) return;
+    if (hasLoggedIn) {
+      const seconds = graceMs / 1000;
+      log.warning(
+        `S-${server.ptr}: ${server.label} has not ended ${seconds}s after it was closed: ` +
+          'its slot is used again, and PostgreSQL may count one connection more',
+      );
+    }
+    server.abandon();
   }
 
   #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {

@@ -24,7 +24,7 @@ export type Shape = (typeof Shape)[keyof typeof Shape];
  * Bytes in which the names of a message must end. PostgreSQL itself looks at 63 bytes of a name; the
  * limit keeps a Bind without names from being collected whole.
  */
-const MAX_NAMES_BYTES = 65_536;
+export const MAX_NAMES_BYTES = 65_536;
 
 /** Byte of Describe and Close that says that a statement, not a portal, is meant. */
 const STATEMENT = 0x53;
