@@ -9,7 +9,7 @@ import {
   ServerState,
 } from '../server/server-connection.ts';
 import type { Refusal } from '../server/server-login.ts';
-import type { Credentials, ServerOpener } from '../server/server-opener.ts';
+import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
@@ -79,7 +79,7 @@ export class Pool implements ServerOwner {
   /** The server's original values of the tracked ones. */
   welcomeTracked: TrackedValues | null = null;
   readonly #userBudget: Budget;
-  readonly #opener: ServerOpener;
+  readonly #opener: Opener;
   readonly #credentials: () => Credentials;
   /** Makes room below a limit that several pools share: closes one idle connection of another pool. */
   readonly #evictFor: (pool: Pool, budget: Budget) => boolean;
@@ -95,7 +95,7 @@ export class Pool implements ServerOwner {
     options: PoolOptions,
     wiring: {
       userBudget: Budget;
-      opener: ServerOpener;
+      opener: Opener;
       credentials: () => Credentials;
       evictFor: (pool: Pool, budget: Budget) => boolean;
     },
@@ -176,7 +176,8 @@ export class Pool implements ServerOwner {
       return false;
     }
     this.enqueue(client);
-    return false;
+    // A parked server that needs no check has come at once: nothing will call the client back.
+    return client.server !== null && !client.server.isRunningOwn;
   }
 
   /** Puts the client at the end of the queue and sees to it that a server comes. */

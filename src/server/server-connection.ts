@@ -24,7 +24,7 @@ import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
  * known of the session there (parameters, prepared statements, transaction status). Its pool decides
  * who uses it; while a client is linked, the server's messages go to that client as they come.
  *
- *   login -> idle <-> active -> (tested | held) -> idle
+ *   login -> idle <-> active -> (tested | held) -> idle | active
  *            idle <-> used -> tested -> idle
  *   any -> closing -> closed
  *
@@ -61,7 +61,8 @@ const NEXT: Record<ServerState, number> = {
     (1 << closed),
   [tested]: (1 << idle) | (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
   [used]: (1 << tested) | (1 << closing) | (1 << closed),
-  [held]: (1 << idle) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),
+  [held]:
+    (1 << idle) | (1 << active) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),
   [closing]: 1 << closed,
   [closed]: 0,
 };
