@@ -36,18 +36,25 @@ export class Admission {
     );
   }
 
-  /** Counts a client for its database and user; or says which limit it would exceed. */
-  enter(entry: DatabaseEntry | null, database: string, user: string): string | null {
-    const databaseCount = (this.#byDatabase.get(database) ?? 0) + 1;
-    const userCount = (this.#byUser.get(user) ?? 0) + 1;
+  /** Which limit of its database or user one more client would exceed; null: none. */
+  exceededBy(entry: DatabaseEntry | null, database: string, user: string): string | null {
     if (entry !== null) {
       const limit = effectiveMaxDbClientConnections(this.#index, entry);
-      if (isAbove(databaseCount, this.#share(limit, database))) return 'max_db_client_connections';
+      if (isAbove(this.ofDatabase(database) + 1, this.#share(limit, database))) {
+        return 'max_db_client_connections';
+      }
     }
     const limit = effectiveMaxUserClientConnections(this.#index, user);
-    if (isAbove(userCount, this.#share(limit, user))) return 'max_user_client_connections';
-    this.#byDatabase.set(database, databaseCount);
-    this.#byUser.set(user, userCount);
+    const isOver = isAbove(this.ofUser(user) + 1, this.#share(limit, user));
+    return isOver ? 'max_user_client_connections' : null;
+  }
+
+  /** Counts a client for its database and user; or says which limit it would exceed. */
+  enter(entry: DatabaseEntry | null, database: string, user: string): string | null {
+    const exceeded = this.exceededBy(entry, database, user);
+    if (exceeded !== null) return exceeded;
+    this.#byDatabase.set(database, this.ofDatabase(database) + 1);
+    this.#byUser.set(user, this.ofUser(user) + 1);
     return null;
   }
 

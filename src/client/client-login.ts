@@ -188,18 +188,25 @@ export class ClientLogin {
   #staysHere(database: string, user: string, received: Buffer): boolean {
     const session = this.#session;
     const context = this.#context;
-    const isFull = context.admission.isOverTotal;
+    const full = this.#fullFor(database, user);
     const places = context.placesFor(database, user);
-    if (!isFull && places.includes(context.worker)) return true;
+    if (full === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
     this.#stage = LoginStage.over;
     if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
-    session.fatal(
-      isFull
-        ? 'no more connections allowed (max_client_conn)'
-        : 'the worker that has a slot for this pool cannot be reached',
-    );
+    session.fatal(full ?? 'the worker that has a slot for this pool cannot be reached');
     return false;
+  }
+
+  /** What a client is told that this worker has no room for; null when it has. */
+  #fullFor(database: string, user: string): string | null {
+    const { admission, index } = this.#context;
+    if (admission.isOverTotal) return 'no more connections allowed (max_client_conn)';
+    const entry = index.database(database);
+    const isAny = index.settings.auth_type === 'any';
+    const name = isAny ? (entry?.user ?? user) : user;
+    const exceeded = admission.exceededBy(entry, entry === null ? '' : database, name);
+    return exceeded === null ? null : exceededText(exceeded);
   }
 
   #onDatabase(database: string, request: StartupRequest): void {
@@ -219,9 +226,7 @@ export class ClientLogin {
     }
     session.identify(this.#entry === null ? '' : database, user);
     const exceeded = context.admission.enter(this.#entry, session.databaseName, user);
-    if (exceeded !== null) {
-      return session.fatal(`client connections exceeded (${exceeded})`);
-    }
+    if (exceeded !== null) return session.fatal(exceededText(exceeded));
     session.noteAdmitted();
     this.#authenticate(user);
   }
@@ -235,7 +240,7 @@ export class ClientLogin {
     session.identify('pgbouncer', isAny ? 'pgbouncer' : request.user);
     if (!isAdmin) {
       const exceeded = admission.enter(null, 'pgbouncer', session.userName);
-      if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
+      if (exceeded !== null) return session.fatal(exceededText(exceeded));
       session.noteAdmitted();
     }
     if (isAdmin) this.#rights = 'admin';
@@ -406,6 +411,10 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+function exceededText(limit: string): string {
+  return `client connections exceeded (${limit})`;
 }
 
 function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {

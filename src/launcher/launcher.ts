@@ -159,7 +159,8 @@ export class Launcher {
     if (size > 1) {
       log.info(
         `each of ${size} workers has its share of max_client_conn, max_db_client_connections and ` +
-          'max_user_client_connections, so that a client may be refused before the sum is reached; ' +
+          'max_user_client_connections; a client is refused when none that has slots for its pool ' +
+          'has room in all of them; ' +
           `listen_backlog ${settings.listen_backlog} holds for each worker's socket`,
       );
     }
