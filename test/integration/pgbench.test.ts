@@ -97,7 +97,7 @@ async function runFleet(
       const peaks = await watch.stop();
       const result = await running;
       assert.ok(peaks.all <= SERVERS, `${peaks.all} server connections at once`);
-      assert.equal(peaks.byPool.get('app/app'), SERVERS, 'every slot was used');
+      assert.equal(peaks.byUser.get('app'), SERVERS, 'every slot was used');
       assert.ok(peaks.looks > SECONDS * 20, `PostgreSQL was asked ${peaks.looks} times`);
       assert.equal(result.failed, 0);
       assert.ok(result.transactions > CLIENTS, `only ${result.transactions} transactions`);
