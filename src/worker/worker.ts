@@ -62,6 +62,7 @@ export class Worker {
   readonly #sockets: SocketOptions;
   readonly #secrets: ReadonlyMap<string, StoredSecret>;
   readonly #passThrough = new PassThroughKeys();
+  #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
   #stopMode: StopMode | null = null;
   #onStopped: (() => void) | null = null;
@@ -236,7 +237,11 @@ export class Worker {
   #placesFor(database: string, user: string): readonly number[] {
     const { workerId, size } = this.#start;
     const entry = this.#index.database(database);
-    const all = Array.from({ length: size }, (_, i) => (workerId + i) % size);
+    // Its own number first, then each of the others in turn, or the next one would get the clients
+    // of all workers before it that may not keep them.
+    const start = this.#nextPlace++ % size;
+    const ring = Array.from({ length: size }, (_, i) => (start + i) % size);
+    const all = [workerId, ...ring.filter((id) => id !== workerId)];
     if (entry === null) return all;
     const { holders } = poolShares(this.#index, entry, poolUserOf(entry, user), size);
     const isHolder = new Set(holders);
