@@ -1,7 +1,6 @@
 import { log } from '../log/logger.ts';
 import type { Mesh } from '../mesh/mesh.ts';
-import type { LinkHandler } from '../net/link.ts';
-import { connectLink, type SocketOptions } from '../net/sockets.ts';
+import type { Link, LinkHandler } from '../net/link.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
 import { clock } from '../util/clock.ts';
 import { Ring } from '../util/ring.ts';
@@ -42,6 +41,13 @@ export interface CancelTarget {
   onCancelGone(server: ServerConnection): void;
 }
 
+/** Makes a link to where a server listens; `onConnect` is called when it is connected. */
+export type Connect = (
+  place: ServerConnection['place'],
+  handler: LinkHandler,
+  onConnect: () => void,
+) => Pick<Link, 'write' | 'destroy'>;
+
 interface Pending {
   readonly target: CancelTarget;
   readonly server: ServerConnection;
@@ -56,7 +62,7 @@ export interface CancellerOptions {
   readonly size: number;
   readonly peerId: number;
   readonly peer: (id: number) => Parameters<Mesh['forwardCancelToPeer']>[0] | null;
-  readonly sockets: SocketOptions;
+  readonly connect: Connect;
   /** Milliseconds; 0: for ever. */
   readonly waitTimeoutMs: number;
 }
@@ -135,7 +141,7 @@ export class Canceller {
       }
       const errand: CancelErrand = new CancelErrand(
         pending.server,
-        this.#options.sockets,
+        this.#options.connect,
         () => isStillRunning(pending),
         () => {
           this.#open.delete(errand);
@@ -167,12 +173,12 @@ class CancelErrand implements LinkHandler {
 
   constructor(
     server: ServerConnection,
-    sockets: SocketOptions,
+    connect: Connect,
     isWanted: () => boolean,
     onDone: () => void,
   ) {
     this.#onDone = onDone;
-    this.#link = connectLink(server.place, this, sockets, () => {
+    this.#link = connect(server.place, this, () => {
       if (isWanted()) this.#link.write(cancelRequest(server.cancelKey));
       else this.giveUp();
     });

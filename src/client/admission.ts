@@ -36,8 +36,8 @@ export class Admission {
     );
   }
 
-  /** Which limit of its database or user one more client would exceed; null: none. */
-  exceededBy(entry: DatabaseEntry | null, database: string, user: string): string | null {
+  /** Name of the limit that one more client of this database and user would exceed, or null. */
+  exceeded(entry: DatabaseEntry | null, database: string, user: string): string | null {
     if (entry !== null) {
       const limit = effectiveMaxDbClientConnections(this.#index, entry);
       if (isAbove(this.ofDatabase(database) + 1, this.#share(limit, database))) {
@@ -45,20 +45,18 @@ export class Admission {
       }
     }
     const limit = effectiveMaxUserClientConnections(this.#index, user);
-    const isOver = isAbove(this.ofUser(user) + 1, this.#share(limit, user));
-    return isOver ? 'max_user_client_connections' : null;
+    return isAbove(this.ofUser(user) + 1, this.#share(limit, user))
+      ? 'max_user_client_connections'
+      : null;
   }
 
-  /** Counts a client for its database and user; or says which limit it would exceed. */
-  enter(entry: DatabaseEntry | null, database: string, user: string): string | null {
-    const exceeded = this.exceededBy(entry, database, user);
-    if (exceeded !== null) return exceeded;
+  /** Counts a client for its database and user. */
+  enter(database: string, user: string): void {
     this.#byDatabase.set(database, this.ofDatabase(database) + 1);
     this.#byUser.set(user, this.ofUser(user) + 1);
-    return null;
   }
 
-  /** Undoes one `enter` that let a client in. */
+  /** Undoes one `enter`. */
   leave(database: string, user: string): void {
     decrease(this.#byDatabase, database);
     decrease(this.#byUser, user);

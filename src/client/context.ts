@@ -4,7 +4,8 @@ import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
-import type { StatementRegistry } from '../prepared/statement.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
@@ -15,6 +16,7 @@ export interface ClientContext {
   readonly index: ConfigIndex;
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
   readonly ignoredParameters: ReadonlySet<string>;
   readonly adminUsers: ReadonlySet<string>;
   readonly statsUsers: ReadonlySet<string>;
@@ -33,7 +35,7 @@ export interface ClientContext {
   onCancelRequest(packet: Buffer, done: () => void): void;
   /** This worker's number. */
   readonly worker: number;
-  /** Workers that have slots for the pool of this database and login name, this one before others. */
+  /** Workers that have slots for the pool of this database and login name, the best first. */
   placesFor(database: string, user: string): readonly number[];
   /**
    * Hands the client to another worker, with all that was read from it. False when that cannot be

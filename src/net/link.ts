@@ -19,7 +19,7 @@ import { beginTurn, endTurn, flushLater } from './turn.ts';
  */
 
 /** Size of the shared read buffer, and so the most that one read brings. */
-export const READ_BYTES = 65_536;
+const READ_BYTES = 65_536;
 
 /** Size of an out-run. */
 const RUN_BYTES = 65_536;
@@ -29,6 +29,9 @@ const MAX_SPARE_RUNS = 16;
 
 /** While held, a link goes on reading (to notice a peer that leaves) until this much is stashed. */
 const HELD_BYTES = 16_384;
+
+/** Time for a peer to take what was written before a close. */
+const LINGER_MS = 5000;
 
 /** What the owner of a link is told. Every call is one turn or part of one. */
 export interface LinkHandler {
@@ -67,6 +70,8 @@ export class Link {
   #stashBytes = 0;
   #isHeld = false;
   #isPaused = false;
+  /** Nothing may be written any more: the socket has been told to end. */
+  #isEnded = false;
   #isClosing = false;
   #isClosed = false;
   #error: Error | null = null;
@@ -110,7 +115,7 @@ export class Link {
 
   /** Copies bytes[start..end) behind what is already waiting to leave. */
   write(bytes: Uint8Array, start = 0, end = bytes.length): void {
-    if (this.#isClosed || this.#isClosing) return;
+    if (this.#isClosed || this.#isEnded) return;
     if (!this.#isDirty) {
       this.#isDirty = true;
       flushLater(this);
@@ -129,13 +134,17 @@ export class Link {
   /** Hands the run to the socket; called at the end of the turn. */
   flush(): void {
     this.#isDirty = false;
-    if (this.#isClosed) return;
+    if (this.#isClosed || this.#isEnded) return;
     this.#send();
     if (this.#isFull || this.#socket.writableLength === 0) return;
     this.#isFull = true;
     // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
     this.#socket.write(NOTHING, this.#onTaken);
-    this.handler.onFull();
+    try {
+      this.handler.onFull();
+    } catch (error) {
+      this.#fail(error);
+    }
   }
 
   /**
@@ -187,14 +196,19 @@ export class Link {
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
     this.#send();
+    this.#isEnded = true;
     this.#isClosing = true;
-    this.#socket.destroySoon();
+    const socket = this.#socket;
+    socket.destroySoon();
+    // A peer that does not take the last words gets a while to, and no more.
+    if (socket.writableLength > 0) setTimeout(() => socket.destroy(), LINGER_MS).unref();
   }
 
   /** Sends what waits and says that no more will come; goes on reading until the peer closes. */
   finish(): void {
-    if (this.#isClosed || this.#isClosing) return;
+    if (this.#isClosed || this.#isEnded) return;
     this.#send();
+    this.#isEnded = true;
     this.#socket.end();
     this.resume();
   }
@@ -202,6 +216,7 @@ export class Link {
   /** Closes at once; what waits is lost. */
   destroy(): void {
     if (this.#isClosed) return;
+    this.#isEnded = true;
     this.#isClosing = true;
     this.#socket.destroy();
   }
@@ -285,13 +300,12 @@ export class Link {
   }
 
   #onTaken = (): void => {
-    if (this.#isClosed) return;
+    if (this.#isClosed || this.#isEnded) return;
     if (this.#socket.writableLength > 0) {
       this.#socket.write(NOTHING, this.#onTaken);
       return;
     }
     this.#isFull = false;
-    if (this.#isClosing) return;
     beginTurn();
     try {
       this.handler.onDrain();

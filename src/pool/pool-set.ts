@@ -2,7 +2,7 @@ import { Budget } from '../budget/budget.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { type ConfigIndex, effectiveMaxUserConnections } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
-import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
+import type { Credentials, Opener } from '../server/server-opener.ts';
 import { Database } from './database.ts';
 import { planPool } from './plan.ts';
 import { Pool, type PoolOptions } from './pool.ts';
@@ -18,7 +18,7 @@ export class PoolSet {
   readonly #index: ConfigIndex;
   readonly #place: WorkerPlace;
   readonly #options: PoolOptions;
-  readonly #openerOptions: OpenerOptions;
+  readonly #openerOf: (entry: DatabaseEntry) => Opener;
   readonly #credentialsOf: (entry: DatabaseEntry, user: string) => Credentials;
   readonly #databases = new Map<string, Database>();
   readonly #pools = new Map<string, Pool>();
@@ -30,13 +30,13 @@ export class PoolSet {
     index: ConfigIndex,
     place: WorkerPlace,
     options: PoolOptions,
-    openerOptions: OpenerOptions,
+    openerOf: (entry: DatabaseEntry) => Opener,
     credentialsOf: (entry: DatabaseEntry, user: string) => Credentials,
   ) {
     this.#index = index;
     this.#place = place;
     this.#options = options;
-    this.#openerOptions = openerOptions;
+    this.#openerOf = openerOf;
     this.#credentialsOf = credentialsOf;
   }
 
@@ -86,7 +86,7 @@ export class PoolSet {
       const plan = planPool(this.#index, entry, user, worker, size);
       pool = new Pool(database, user, plan, this.#options, {
         userBudget: this.#budgetOf(user, entry),
-        opener: new ServerOpener(this.#openerOptions, entry, database.name, worker),
+        opener: this.#openerOf(entry),
         credentials: () => this.#credentialsOf(entry, user),
         evictFor: (asking, budget) => this.#evict(asking, budget),
       });

@@ -9,7 +9,7 @@ import {
   ServerState,
 } from '../server/server-connection.ts';
 import type { Refusal } from '../server/server-login.ts';
-import type { Credentials, ServerOpener } from '../server/server-opener.ts';
+import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
@@ -30,13 +30,20 @@ import type { PoolClient } from './pool-client.ts';
 
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
-/** Waits for the end of file of a connection that was closed while it was free. */
-const CLOSE_GRACE_MS = 10_000;
+/**
+ * How long the slot of a closed connection waits for the server's end of file: after a login that
+ * came to nothing, after a session that was free, and after one that was running a statement, which
+ * PostgreSQL brings to its end before it notices.
+ */
+const LOGIN_GRACE_MS = 1000;
+const FREE_GRACE_MS = 10_000;
+const BUSY_GRACE_MS = 60_000;
 
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
@@ -47,6 +54,7 @@ export class Pool implements ServerOwner {
   readonly user: string;
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
@@ -71,7 +79,7 @@ export class Pool implements ServerOwner {
   /** The server's original values of the tracked ones. */
   welcomeTracked: TrackedValues | null = null;
   readonly #userBudget: Budget;
-  readonly #opener: ServerOpener;
+  readonly #opener: Opener;
   readonly #credentials: () => Credentials;
   /** Makes room below a limit that several pools share: closes one idle connection of another pool. */
   readonly #evictFor: (pool: Pool, budget: Budget) => boolean;
@@ -87,7 +95,7 @@ export class Pool implements ServerOwner {
     options: PoolOptions,
     wiring: {
       userBudget: Budget;
-      opener: ServerOpener;
+      opener: Opener;
       credentials: () => Credentials;
       evictFor: (pool: Pool, budget: Budget) => boolean;
     },
@@ -97,6 +105,7 @@ export class Pool implements ServerOwner {
     this.plan = plan;
     this.tracked = options.tracked;
     this.registry = options.registry;
+    this.translator = options.translator;
     this.traffic = database.traffic;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
@@ -139,9 +148,9 @@ export class Pool implements ServerOwner {
   }
 
   /** One of the pool's servers has the statement. */
-  hasStatement(statement: Parameters<ServerConnection['statements']['has']>[0]): boolean {
+  hasStatement(statement: Parameters<ServerConnection['statements']['isConfirmed']>[0]): boolean {
     for (const list of [this.linked, this.idle, this.used, this.held]) {
-      for (const server of list) if (server.statements.has(statement)) return true;
+      for (const server of list) if (server.statements.isConfirmed(statement)) return true;
     }
     return false;
   }
@@ -167,7 +176,8 @@ export class Pool implements ServerOwner {
       return false;
     }
     this.enqueue(client);
-    return false;
+    // A parked server that needs no check has come at once: nothing will call the client back.
+    return client.server !== null && !client.server.isRunningOwn;
   }
 
   /** Puts the client at the end of the queue and sees to it that a server comes. */
@@ -320,7 +330,9 @@ export class Pool implements ServerOwner {
   #release(server: ServerConnection): void {
     const { plan } = this;
     server.freeSince = clock.now;
-    if (server.isCloseNeeded) {
+    if (server.requests.isDoubtful) {
+      server.close('unexpected answers');
+    } else if (server.isCloseNeeded) {
       server.close('close_needed');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
@@ -344,7 +356,6 @@ export class Pool implements ServerOwner {
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
-      server.statements.clear();
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
     });
@@ -526,7 +537,7 @@ export class Pool implements ServerOwner {
       }
     }
     for (const server of this.closing) {
-      if (server.isReady && now - server.closingSince > CLOSE_GRACE_MS) server.abandon();
+      this.#tickClosing(server, now);
     }
     const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
     if (!mayTimeOut) return;
@@ -534,6 +545,20 @@ export class Pool implements ServerOwner {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
     }
+  }
+
+  #tickClosing(server: ServerConnection, now: number): void {
+    const hasLoggedIn = server.cancelKey.length > 0;
+    const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
+    if (now - server.closingSince <= graceMs) return;
+    if (hasLoggedIn) {
+      const seconds = graceMs / 1000;
+      log.warning(
+        `S-${server.ptr}: ${server.label} has not ended ${seconds}s after it was closed: ` +
+          'its slot is used again, and PostgreSQL may count one connection more',
+      );
+    }
+    server.abandon();
   }
 
   #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {

@@ -16,12 +16,19 @@ import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
-import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
+import {
+  acceptLink,
+  connectLink,
+  handleOf,
+  type SocketOptions,
+  wrapHandle,
+} from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import { PoolSet } from '../pool/pool-set.ts';
-import { StatementRegistry } from '../prepared/statement.ts';
+import { StatementRegistry } from '../prepared/registry.ts';
+import { StatementTranslator } from '../prepared/translator.ts';
 import { TrackedNames } from '../server/parameters.ts';
-import type { Credentials } from '../server/server-opener.ts';
+import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
@@ -72,21 +79,24 @@ export class Worker {
     this.#secrets = this.#readUsers();
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
+    const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    const openerOptions: OpenerOptions = {
+      unixSocketDir: settings.unix_socket_dir,
+      sockets: this.#sockets,
+      tls: new ServerTls(settings),
+    };
     this.#pools = new PoolSet(
       this.#index,
       { worker, size },
       {
         tracked,
         registry,
+        translator,
         maxPacketBytes: settings.max_packet_size,
         logsConnections: settings.log_connections,
         logsDisconnections: settings.log_disconnections,
       },
-      {
-        unixSocketDir: settings.unix_socket_dir,
-        sockets: this.#sockets,
-        tls: new ServerTls(settings),
-      },
+      (entry) => new ServerOpener(openerOptions, entry, entry.name, worker),
       (entry, user) => this.#credentials(entry, user),
     );
     const keys = new CancelKeys<CancelTarget>(worker, settings.peer_id);
@@ -104,7 +114,7 @@ export class Worker {
       size,
       peerId: settings.peer_id,
       peer: (id) => this.#index.peer(id),
-      sockets: this.#sockets,
+      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
       waitTimeoutMs: settings.cancel_wait_timeout * 1000,
     });
     this.#snapshots = new LiveSnapshots({
@@ -125,6 +135,7 @@ export class Worker {
       index: this.#index,
       tracked,
       registry,
+      translator,
       ignoredParameters: new Set(splitNames(settings.ignore_startup_parameters)),
       adminUsers: new Set(splitNames(settings.admin_users)),
       statsUsers: new Set(splitNames(settings.stats_users)),
