@@ -1,20 +1,21 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { appendFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { watchBackends } from '../support/backend-watch.ts';
-import { reportFields, textRows, typesOf } from '../support/messages.ts';
+import { query, reportFields, textRows, typesOf } from '../support/messages.ts';
 import { startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { clientProgram, hasPostgres15 } from '../support/postgres-files.ts';
 import { pgfleetFiles } from '../support/repository.ts';
 import { requirePackage } from '../support/skip.ts';
-import { until, within } from '../support/until.ts';
-import { type Address, sendCancel, WireClient, WireError } from '../support/wire-client.ts';
+import { until } from '../support/until.ts';
+import { type Address, WireClient, WireError } from '../support/wire-client.ts';
 
 const run = promisify(execFile);
 
@@ -62,32 +63,57 @@ class Traffic {
   }
 }
 
-test('a fleet of 4 on several addresses, with 2,000 clients and without one of its workers', async (t) => {
-  const postgres = await startPostgres();
-  t.after(() => postgres.dispose());
-  const fleet = await startPgfleet({
-    postgres,
-    size: SIZE,
-    settings: {
-      listen_addr: `127.0.0.1,127.0.0.2${hasIpv6 ? ',::1' : ''}`,
-      default_pool_size: 10,
-      max_client_conn: 6_000,
-      log_connections: 0,
-      log_disconnections: 0,
-    },
-  });
-  t.after(() => fleet.stop());
+for (const version of [15, 18] as const) {
+  test(`a fleet of 4 before PostgreSQL ${version}: addresses, pauses, 2,000 clients, a killed worker`, async (t) => {
+    if (version === 15 && !requirePackage(t, 'postgresql-15', hasPostgres15())) return;
+    const postgres = await startPostgres({ version });
+    t.after(() => postgres.dispose());
+    const fleet = await startPgfleet({
+      postgres,
+      size: SIZE,
+      settings: {
+        listen_addr: `127.0.0.1,127.0.0.2${hasIpv6 ? ',::1' : ''}`,
+        default_pool_size: 10,
+        max_client_conn: 6_000,
+        log_connections: 0,
+        log_disconnections: 0,
+      },
+    });
+    t.after(() => fleet.stop());
 
-  await t.test('every address and the Unix socket serve psql, pg and every worker', async (t) => {
-    await usesAddresses(t, fleet);
+    await t.test('`pgfleet check` says ok, or names every problem with file and line', async () => {
+      await checksFiles(fleet);
+    });
+    await t.test('every address and the Unix socket serve psql, pg and every worker', async (t) => {
+      await usesAddresses(t, fleet);
+    });
+    await t.test('SIGUSR1 and SIGUSR2 pause and resume traffic without an error', async () => {
+      await pausesAndResumes(postgres, fleet);
+    });
+    await t.test(
+      '2,000 idle clients share 10 servers, and a killed worker is replaced',
+      async (t) => {
+        await holdsManyClients(t, postgres, fleet);
+      },
+    );
   });
-  await t.test('SIGUSR1 and SIGUSR2 pause and resume traffic without an error', async () => {
-    await pausesAndResumes(postgres, fleet);
+}
+
+async function checksFiles(fleet: TestPgfleet): Promise<void> {
+  const { node, program } = await pgfleetFiles();
+  const check = (file: string) => run(node, [program, 'check', file]);
+  assert.equal((await check(fleet.configFile)).stdout, `${fleet.configFile}: ok\n`);
+  const file = join(fleet.folder, 'broken.ini');
+  await writeFile(file, '[fleet]\nsize = -1\n[pgbouncer]\nlisten_port = 70000\nnone = 1\n');
+  await assert.rejects(check(file), (error: Error & { code?: number; stdout?: string }) => {
+    assert.equal(error.code, 1);
+    const found = (error.stdout ?? '').replaceAll(file, 'FILE').split('\n');
+    const expected = [/^FILE:2: size: ./, /^FILE:4: listen_port: ./, /^FILE:5: none: ./, /^$/];
+    assert.equal(found.length, expected.length, error.stdout);
+    for (const [i, pattern] of expected.entries()) assert.match(found[i]!, pattern);
+    return true;
   });
-  await t.test('2,000 idle clients share 10 servers, and a killed worker is replaced', async (t) => {
-    await holdsManyClients(t, postgres, fleet);
-  });
-});
+}
 
 async function usesAddresses(t: TestContext, fleet: TestPgfleet): Promise<void> {
   const { port } = fleet;
@@ -143,7 +169,9 @@ async function holdsManyClients(
   postgres: TestPostgres,
   fleet: TestPgfleet,
 ): Promise<void> {
-  const limit = Number(/^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1]);
+  const limit = Number(
+    /^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1],
+  );
   if (limit < IDLE_CLIENTS + OTHER_FDS) {
     t.skip(`needs ${IDLE_CLIENTS + OTHER_FDS} open files (ulimit -n), and ${limit} are allowed`);
     return;
@@ -156,7 +184,8 @@ async function holdsManyClients(
   }
   await Promise.all(clients.map(ask));
   const lists = await fleet.console('SHOW LISTS');
-  assert.equal(lists.find(({ list }) => list === 'used_clients')?.['items'], IDLE_CLIENTS + 1);
+  const used = lists.find(({ list }) => list === 'used_clients');
+  assert.equal(Number(used?.['items']), IDLE_CLIENTS + 1);
   assert.equal((await fleet.console('SHOW CLIENTS')).length, IDLE_CLIENTS + 1);
   const peaks = await watch.stop();
   assert.equal(peaks.all, 10);
@@ -225,17 +254,16 @@ test('SIGINT lets transactions end, and refuses clients that wait or come to wai
   await busy.query('BEGIN');
   const idle = await WireClient.login(fleet);
   const waiting = await WireClient.login(fleet);
-  const refused = waiting.query('SELECT 1').catch(() => undefined);
+  waiting.send(query('SELECT 1'));
   await until('a client waits', async () => {
     const pools = await fleet.console('SHOW POOLS');
-    return pools.find(({ database }) => database === 'app')?.['cl_waiting'] === 1;
+    return Number(pools.find(({ database }) => database === 'app')?.['cl_waiting']) === 1;
   });
   fleet.signal('SIGINT');
-  await refused;
-  assert.deepEqual(lastWords(await rest(waiting)), []);
-  const late = idle.query('SELECT 1').catch(() => undefined);
+  assert.equal(await lastWords(waiting), 'FATAL 08P01 server shutting down');
+  idle.send(query('SELECT 1'));
+  assert.equal(await lastWords(idle), 'FATAL 08P01 server shutting down');
   await until('TCP connections are refused', () => isRefused(fleet));
-  await late;
   assert.equal(textRows(await busy.query("SELECT 'still here'"))[0]?.[0], 'still here');
   assert.ok(!fleet.hasEnded);
   assert.equal(typesOf(await busy.query('COMMIT')), 'C Z:I');
@@ -259,24 +287,6 @@ test('SIGQUIT ends everything at once, without a word to the clients', async (t)
   });
 });
 
-test('`pgfleet check` says ok, or names every problem with file and line', async (t) => {
-  const { fleet } = await startSmall(t);
-  const { node, program } = await pgfleetFiles();
-  const check = () => run(node, [program, 'check', fleet.configFile]);
-  assert.equal((await check()).stdout, `${fleet.configFile}: ok\n`);
-  const lines = readFileSync(fleet.configFile, 'utf8').split('\n').length;
-  await appendFile(fleet.configFile, 'size = -1\n[pgbouncer]\npool_mode = sometimes\n');
-  await assert.rejects(check(), (error: Error & { code?: number; stdout?: string }) => {
-    const found = (error.stdout ?? '').split('\n').slice(0, -1);
-    const places = found.map((line) => line.replace(fleet.configFile, 'file'));
-    assert.equal(error.code, 1);
-    assert.equal(places.length, 2);
-    assert.match(places[0]!, new RegExp(`^file:${lines}: size: .`));
-    assert.match(places[1]!, new RegExp(`^file:${lines + 2}: pool_mode: .`));
-    return true;
-  });
-});
-
 async function startSmall(
   t: TestContext,
   settings: Readonly<Record<string, string | number>> = {},
@@ -287,6 +297,14 @@ async function startSmall(
   const fleet = await startPgfleet({ postgres, size, settings });
   t.after(() => fleet.stop());
   return { postgres, fleet };
+}
+
+/** The error that comes before the other side closes. */
+async function lastWords(client: WireClient): Promise<string> {
+  const messages = await client.untilClose();
+  assert.equal(typesOf(messages), 'E');
+  const { S, C, M } = reportFields(messages[0]!.body);
+  return `${S} ${C} ${M}`;
 }
 
 async function isRefused({ port }: TestPgfleet): Promise<boolean> {
