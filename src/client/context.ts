@@ -35,7 +35,7 @@ export interface ClientContext {
   onCancelRequest(packet: Buffer, done: () => void): void;
   /** This worker's number. */
   readonly worker: number;
-  /** Workers that have slots for the pool of this database and login name, this one before others. */
+  /** Workers that have slots for the pool of this database and login name, the best first. */
   placesFor(database: string, user: string): readonly number[];
   /**
    * Hands the client to another worker, with all that was read from it. False when that cannot be
