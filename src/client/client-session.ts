@@ -149,6 +149,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.tracked[this.#context.tracked.applicationName] ?? '';
   }
 
+  /** The login is over, and what comes are queries. */
+  get isLoggedIn(): boolean {
+    return this.#login === null;
+  }
+
   get isConsole(): boolean {
     return this.state === ClientState.console;
   }
