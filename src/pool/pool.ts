@@ -301,6 +301,8 @@ export class Pool implements ServerOwner {
       client.onPoolReady();
     }
     if (server.state === ServerState.login) this.#makeUsable(server);
+    // One connection opens at a time: this one has made way for the next that clients wait for.
+    this.serveQueue();
   }
 
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
