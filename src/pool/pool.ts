@@ -47,6 +47,9 @@ export interface PoolOptions {
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  /** A connection has logged in, or one that had is gone. */
+  readonly onServerOpen: (server: ServerConnection) => void;
+  readonly onServerEnd: (server: ServerConnection) => void;
 }
 
 export class Pool implements ServerOwner {
@@ -59,6 +62,7 @@ export class Pool implements ServerOwner {
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  readonly #options: PoolOptions;
   plan: PoolPlan;
   readonly opening = new List<ServerConnection>();
   readonly idle = new List<ServerConnection>();
@@ -103,6 +107,7 @@ export class Pool implements ServerOwner {
     this.database = database;
     this.user = user;
     this.plan = plan;
+    this.#options = options;
     this.tracked = options.tracked;
     this.registry = options.registry;
     this.translator = options.translator;
@@ -291,6 +296,7 @@ export class Pool implements ServerOwner {
 
   onLogin(server: ServerConnection): void {
     this.#hasLoginFailed = false;
+    this.#options.onServerOpen(server);
     if (this.welcome === null) {
       this.welcome = new Map(server.loginParameters);
       this.welcomeTracked = [...server.tracked];
@@ -321,6 +327,7 @@ export class Pool implements ServerOwner {
 
   onGone(server: ServerConnection): void {
     server.list?.remove(server);
+    if (server.cancelKey.length > 0) this.#options.onServerEnd(server);
     this.database.budget.give();
     this.#userBudget.give();
     this.serveQueue();

@@ -314,6 +314,8 @@ export function world(
     maxPacketBytes: 1 << 30,
     logsConnections: false,
     logsDisconnections: true,
+    onServerOpen: () => {},
+    onServerEnd: () => {},
   };
   const openerOf = (entry: DatabaseEntry): FakeOpener => {
     const opener = openers.get(entry.name) ?? new FakeOpener();
