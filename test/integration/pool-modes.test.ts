@@ -62,6 +62,7 @@ test('a check before every use, and servers that are idle for long', async (t) =
     server_check_delay: 0,
     server_check_query: 'SELECT 4711',
     server_idle_timeout: 1,
+    query_timeout: 1,
   });
   await t.test('the check query runs before every use', async () => {
     const client = await WireClient.login(fleet, { database: 'one' });
@@ -70,6 +71,15 @@ test('a check before every use, and servers that are idle for long', async (t) =
     for (let i = 0; i < 5; i++) await client.query('SELECT 1');
     assert.equal(countIn(postgres.log(), 'SELECT 4711') - before, 5);
     await client.end();
+  });
+  await t.test('query_timeout ends clients that wait for a server too', async () => {
+    const holder = await WireClient.login(fleet, { database: 'one' });
+    await holder.query('BEGIN');
+    const client = await WireClient.login(fleet, { database: 'one' });
+    client.send(query('SELECT 1'));
+    assert.equal(await lastWords(client), 'FATAL 08P01: query_timeout');
+    await holder.query('COMMIT');
+    await holder.end();
   });
   await t.test('a server that nobody used for server_idle_timeout is closed', async () => {
     const client = await WireClient.login(fleet, { user: 'young', database: 'one' });
@@ -120,15 +130,6 @@ test('a reset after every use, round robin, and logins that take too long', asyn
       assert.equal(down, 'FATAL 08P01: client_login_timeout (server down)');
     },
   );
-  await t.test('query_timeout ends clients that wait for a server too', async () => {
-    const holder = await WireClient.login(fleet, { database: 'one' });
-    await holder.query('BEGIN');
-    const client = await WireClient.login(fleet, { database: 'one' });
-    client.send(query('SELECT 1'));
-    assert.equal(await lastWords(client), 'FATAL 08P01: query_timeout');
-    await holder.query('COMMIT');
-    await holder.end();
-  });
   await t.test('without an entry * an unknown database is refused', async () => {
     const text = 'FATAL 08P01: no such database: unknown';
     assert.equal(await refusalOf(fleet, { database: 'unknown' }), text);
