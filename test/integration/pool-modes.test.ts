@@ -99,7 +99,6 @@ test('a reset after every use, round robin, and logins that take too long', asyn
       server_reset_query_always: 1,
       server_round_robin: 1,
       client_login_timeout: 1,
-      query_timeout: 1,
     },
     { down: 'host=127.0.0.1 port=1' },
   );
