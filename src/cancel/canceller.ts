@@ -33,6 +33,8 @@ export interface CancelTarget {
   readonly id: number;
   readonly server: ServerConnection | null;
   readonly isConsole: boolean;
+  /** When its query in hand began, milliseconds of the coarse clock; 0: none. */
+  readonly queryStart: number;
   /** It is queued for a server. */
   readonly isWaiting: boolean;
   /** Takes a waiting client out of the queue and answers its query with SQLSTATE 57014. */
@@ -42,7 +44,7 @@ export interface CancelTarget {
 }
 
 /** Makes a link to where a server listens; `onConnect` is called when it is connected. */
-export type Connect = (
+type Connect = (
   place: ServerConnection['place'],
   handler: LinkHandler,
   onConnect: () => void,
@@ -51,6 +53,8 @@ export type Connect = (
 interface Pending {
   readonly target: CancelTarget;
   readonly server: ServerConnection;
+  /** Tells the query that was to be cancelled from the client's next one on the same server. */
+  readonly queryStart: number;
   readonly done: () => void;
   readonly since: number;
 }
@@ -111,9 +115,10 @@ export class Canceller {
       return done();
     }
     const { server } = target;
-    if (server === null || server.isReady || server.isRunningOwn) return done();
+    if (server === null || server.isAtRest || server.isRunningOwn) return done();
     server.cancelsInFlight++;
-    this.#queue.push({ target, server, done, since: clock.now });
+    const { queryStart } = target;
+    this.#queue.push({ target, server, queryStart, done, since: clock.now });
     this.#next();
   }
 
@@ -161,8 +166,8 @@ export class Canceller {
 }
 
 /** The query that was to be cancelled has not ended. */
-function isStillRunning({ target, server }: Pending): boolean {
-  return target.server === server && !server.isReady;
+function isStillRunning({ target, server, queryStart }: Pending): boolean {
+  return target.server === server && !server.isAtRest && target.queryStart === queryStart;
 }
 
 /** One connection that carries one CancelRequest and ends when the server closes it. */

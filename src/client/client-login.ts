@@ -68,6 +68,8 @@ export class ClientLogin {
   onBytes(bytes: Buffer, start: number, end: number): number {
     let at = start;
     while (at < end && !this.#session.isClosed && !this.#session.link.isHeld) {
+      // The welcome has gone out in this turn already, and queries came with the login.
+      if (this.#session.isLoggedIn) return this.#session.onBytes(bytes, at, end);
       if (this.#stage >= LoginStage.awaitingPool) {
         // Queries that come before the welcome wait for it.
         this.#session.link.hold();

@@ -149,6 +149,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.tracked[this.#context.tracked.applicationName] ?? '';
   }
 
+  /** The login is over, and what comes are queries. */
+  get isLoggedIn(): boolean {
+    return this.#login === null;
+  }
+
   get isConsole(): boolean {
     return this.state === ClientState.console;
   }
@@ -608,12 +613,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   /** COPY data that comes after the server has failed the COPY and said that it is ready. */
   #isLate(server: ServerConnection): boolean {
-    return server.isReady && server.requests.size === 0;
+    return server.isAtRest;
   }
 
   /** The last of the late COPY data has gone by: the server, long ready, can be given back. */
   #settleLateCopy(server: ServerConnection): void {
-    const isFree = server.isReady && server.requests.size === 0 && !server.isRunningOwn;
+    const isFree = server.isAtRest && !server.isRunningOwn;
     if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
   }

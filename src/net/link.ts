@@ -19,7 +19,7 @@ import { beginTurn, endTurn, flushLater } from './turn.ts';
  */
 
 /** Size of the shared read buffer, and so the most that one read brings. */
-const READ_BYTES = 65_536;
+export const READ_BYTES = 65_536;
 
 /** Size of an out-run. */
 const RUN_BYTES = 65_536;

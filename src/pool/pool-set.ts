@@ -94,6 +94,7 @@ export class PoolSet {
         opener: this.#openerOf(entry),
         credentials: () => this.#credentialsOf(entry, user),
         evictFor: (asking, budget) => this.#evict(asking, budget),
+        onSlotFree: (gone) => this.#onSlotFree(gone),
       });
       if (this.#isPaused || database.isPaused) pool.isPaused = true;
       pool.isShuttingDown = this.#isShuttingDown;
@@ -160,16 +161,35 @@ export class PoolSet {
 
   /**
    * Closes the least recently used idle connection that counts against `budget`, of any pool but the
-   * asking one's own clients' need: PgBouncer's eviction.
+   * asking one (PgBouncer's eviction). One at a time: a slot that is about to come free is enough,
+   * or a queue of clients would close every idle connection for one slot.
    */
-  #evict(asking: Pool, budget: Budget): boolean {
+  #evict(asking: Pool, budget: Budget): void {
     let victim: Pool | null = null;
     for (const pool of this.#pools.values()) {
-      if (pool === asking) continue;
       if (pool.database.budget !== budget && pool.userBudget !== budget) continue;
-      if (pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
+      if (pool.isSlotComing) return;
+      if (pool === asking || pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
       if (victim === null || pool.oldestFreeSince < victim.oldestFreeSince) victim = pool;
     }
-    return victim?.evictIdle() ?? false;
+    victim?.evictIdle();
+  }
+
+  /** Serves the queues of the pools that share a limit with `gone`, the longest waiting client first. */
+  #onSlotFree(gone: Pool): void {
+    const isShared =
+      Number.isFinite(gone.database.budget.max) || Number.isFinite(gone.userBudget.max);
+    if (!isShared) {
+      gone.serveQueue();
+      return;
+    }
+    const asking: Pool[] = [];
+    for (const pool of this.#pools.values()) {
+      const shares =
+        pool.database.budget === gone.database.budget || pool.userBudget === gone.userBudget;
+      if (shares && pool.waiting.size > 0) asking.push(pool);
+    }
+    asking.sort((a, b) => (a.waiting.first?.waitStart ?? 0) - (b.waiting.first?.waitStart ?? 0));
+    for (const pool of asking) pool.serveQueue();
   }
 }

@@ -47,6 +47,9 @@ export interface PoolOptions {
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  /** A connection has logged in, or one that had is gone. */
+  readonly onServerOpen: (server: ServerConnection) => void;
+  readonly onServerEnd: (server: ServerConnection) => void;
 }
 
 export class Pool implements ServerOwner {
@@ -59,6 +62,7 @@ export class Pool implements ServerOwner {
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  readonly #options: PoolOptions;
   plan: PoolPlan;
   readonly opening = new List<ServerConnection>();
   readonly idle = new List<ServerConnection>();
@@ -81,8 +85,8 @@ export class Pool implements ServerOwner {
   readonly #userBudget: Budget;
   readonly #opener: Opener;
   readonly #credentials: () => Credentials;
-  /** Makes room below a limit that several pools share: closes one idle connection of another pool. */
-  readonly #evictFor: (pool: Pool, budget: Budget) => boolean;
+  readonly #evictFor: (pool: Pool, budget: Budget) => void;
+  readonly #onSlotFree: (pool: Pool) => void;
   #attemptAt = Number.NEGATIVE_INFINITY;
   #hasLoginFailed = false;
   #failure = '';
@@ -97,12 +101,16 @@ export class Pool implements ServerOwner {
       userBudget: Budget;
       opener: Opener;
       credentials: () => Credentials;
-      evictFor: (pool: Pool, budget: Budget) => boolean;
+      /** Sees to it that a slot of a full limit comes free, if another pool has an idle connection. */
+      evictFor: (pool: Pool, budget: Budget) => void;
+      /** A slot of this pool is free: serves the queues of all pools that may use it. */
+      onSlotFree: (pool: Pool) => void;
     },
   ) {
     this.database = database;
     this.user = user;
     this.plan = plan;
+    this.#options = options;
     this.tracked = options.tracked;
     this.registry = options.registry;
     this.translator = options.translator;
@@ -114,6 +122,7 @@ export class Pool implements ServerOwner {
     this.#opener = wiring.opener;
     this.#credentials = wiring.credentials;
     this.#evictFor = wiring.evictFor;
+    this.#onSlotFree = wiring.onSlotFree;
   }
 
   get userBudget(): Budget {
@@ -291,6 +300,7 @@ export class Pool implements ServerOwner {
 
   onLogin(server: ServerConnection): void {
     this.#hasLoginFailed = false;
+    this.#options.onServerOpen(server);
     if (this.welcome === null) {
       this.welcome = new Map(server.loginParameters);
       this.welcomeTracked = [...server.tracked];
@@ -301,6 +311,8 @@ export class Pool implements ServerOwner {
       client.onPoolReady();
     }
     if (server.state === ServerState.login) this.#makeUsable(server);
+    // The next connection, for those who still wait.
+    this.serveQueue();
   }
 
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
@@ -319,9 +331,10 @@ export class Pool implements ServerOwner {
 
   onGone(server: ServerConnection): void {
     server.list?.remove(server);
+    if (server.hasLoggedIn) this.#options.onServerEnd(server);
     this.database.budget.give();
     this.#userBudget.give();
-    this.serveQueue();
+    this.#onSlotFree(this);
   }
 
   // Servers
@@ -358,6 +371,7 @@ export class Pool implements ServerOwner {
     server.runOwn(sql, () => {
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
+      this.serveQueue();
     });
   }
 
@@ -412,24 +426,31 @@ export class Pool implements ServerOwner {
       (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
     ) {
       this.#makeUsable(server);
+      this.serveQueue();
       return;
     }
     server.runOwn(checkQuery, () => {
       if (server.isInTransaction) server.close('test query failed');
       else this.#makeUsable(server);
+      this.serveQueue();
     });
   }
 
-  /** Starts a connection attempt if the rules and the limits allow one; at most one is in progress. */
-  open(): void {
+  /**
+   * Starts a connection attempt if the rules and the limits allow one; at most one is in progress.
+   * @param mayEvict an idle connection of another pool may be closed to make room below a limit
+   */
+  open(mayEvict = true): void {
     if (this.opening.size > 0 || this.isPaused) return;
     if (this.#hasLoginFailed && clock.now - this.#attemptAt < this.plan.loginRetryMs) return;
     if (!this.hasRoom && !this.#mayUseReserve()) return;
     const { budget } = this.database;
-    if (!budget.hasRoom && !this.#evictFor(this, budget)) return;
-    if (!this.#userBudget.hasRoom && !this.#evictFor(this, this.#userBudget)) return;
-    // An evicted connection holds its slot until its end of file; `onGone` comes back here.
-    if (!budget.hasRoom || !this.#userBudget.hasRoom) return;
+    const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
+    if (full !== null) {
+      // An evicted connection holds its slot until its end of file; `onGone` comes back here.
+      if (mayEvict) this.#evictFor(this, full);
+      return;
+    }
     budget.take();
     this.#userBudget.take();
     this.#attemptAt = clock.now;
@@ -465,11 +486,15 @@ export class Pool implements ServerOwner {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection; false when there is none. */
-  evictIdle(): boolean {
-    const server = this.#oldestFree();
-    server?.close('evicted');
-    return server !== null;
+  /** Closes the least recently used idle connection, if there is one. */
+  evictIdle(): void {
+    this.#oldestFree()?.close('evicted');
+  }
+
+  /** A connection that was free has been told to end, so that its slot is about to come free. */
+  get isSlotComing(): boolean {
+    for (const server of this.closing) if (server.isReady) return true;
+    return false;
   }
 
   /** When the connection that eviction would close became free; Infinity: none can be closed. */
@@ -548,7 +573,7 @@ export class Pool implements ServerOwner {
   }
 
   #tickClosing(server: ServerConnection, now: number): void {
-    const hasLoggedIn = server.cancelKey.length > 0;
+    const { hasLoggedIn } = server;
     const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
     if (now - server.closingSince <= graceMs) return;
     if (hasLoggedIn) {
@@ -574,7 +599,7 @@ export class Pool implements ServerOwner {
       server.close('transaction timeout');
     } else if (
       idleTransactionMs > 0 &&
-      server.isReady &&
+      server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
@@ -626,7 +651,9 @@ export class Pool implements ServerOwner {
       }
     }
     const isWanted = this.clients > 0 || this.database.entry.user !== null;
-    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) this.open();
+    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) {
+      this.open(false);
+    }
   }
 
   #place(

@@ -178,6 +178,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return { host: remoteAddress, port: remotePort };
   }
 
+  get hasLoggedIn(): boolean {
+    return this.#login === null;
+  }
+
   /** Gives the connection its socket; called once. */
   attach(link: Link): void {
     this.#link = link;
@@ -242,6 +246,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
   get isInTransaction(): boolean {
     return this.transactionStatus !== TransactionStatus.idle;
+  }
+
+  /** ReadyForQuery has come and no request is left without its answer. */
+  get isAtRest(): boolean {
+    return this.isReady && this.requests.size === 0;
   }
 
   get isRunningOwn(): boolean {

@@ -2,7 +2,7 @@
  * The coarse clock of a process: read once when an event-loop turn begins, so that the data path
  * never asks the system for the time. Tests set `now` themselves.
  */
-class Clock {
+export class Clock {
   /** Milliseconds of a clock that never goes back; fractions are microseconds. */
   now = performance.now();
 

@@ -12,7 +12,7 @@ import type { DatabaseEntry } from '../config/config.ts';
 import { ConfigIndex, poolUserOf } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
 import { splitCommas, splitNames } from '../config/values.ts';
-import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
+import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
@@ -44,6 +44,7 @@ const TICK_MS = 333;
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
+  send(message: FromWorker): void;
   /** Hands a client over; `onFailed` is called when it could not be sent. */
   sendHandoff(message: Handoff, handle: object, onFailed: () => void): boolean;
 }
@@ -95,6 +96,11 @@ export class Worker {
         maxPacketBytes: settings.max_packet_size,
         logsConnections: settings.log_connections,
         logsDisconnections: settings.log_disconnections,
+        onServerOpen: ({ id, place, cancelKey }) => {
+          const key = cancelKey.toString('base64');
+          channel.send({ kind: 'server_open', id, place, key });
+        },
+        onServerEnd: ({ id }) => channel.send({ kind: 'server_end', id }),
       },
       (entry) => new ServerOpener(openerOptions, entry, entry.name, worker),
       (entry, user) => this.#credentials(entry, user),

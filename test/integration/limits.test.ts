@@ -153,7 +153,7 @@ for (const [version, size] of [
     );
 
     await t.test('no slot is lost by clients that left', async () => {
-      const peaks = await watched(postgres, () =>
+      const crowds = () =>
         Promise.all([
           crowd(fleet, [one], 4),
           crowd(fleet, [twenty], 80),
@@ -161,13 +161,20 @@ for (const [version, size] of [
           crowd(fleet, capped, 60),
           crowd(fleet, lonely, 8),
           crowd(fleet, trio, 40),
-        ]),
-      );
-      assertWithin(peaks);
-      const reached = { ...Object.fromEntries(peaks.byUser), ...Object.fromEntries(peaks.byGroup) };
-      for (const name of ['one', 'twenty', 'narrow', 'capped', 'lonely', 'trio']) {
-        assert.equal(reached[name], WRITTEN[name], name);
+        ]);
+      // A crowd may be gone before the last connection that it could have used is open, so it comes
+      // again until each limit has been reached.
+      const reached = new Map<string, number>();
+      const names = ['one', 'twenty', 'narrow', 'capped', 'lonely', 'trio'];
+      const missing = () => names.filter((name) => reached.get(name) !== WRITTEN[name]);
+      for (let turn = 0; turn < 10 && missing().length > 0; turn++) {
+        const peaks = await watched(postgres, crowds);
+        assertWithin(peaks);
+        for (const [name, count] of [...peaks.byUser, ...peaks.byGroup]) {
+          reached.set(name, Math.max(reached.get(name) ?? 0, count));
+        }
       }
+      assert.deepEqual(missing(), []);
     });
 
     await t.test('max_db_client_connections admits exactly what is written', async () => {

@@ -469,11 +469,12 @@ test('one check at a time: the pool opens nothing while a server is being tested
   assert.equal(pool.tested.size, 1);
   const tested = pool.tested.first;
   const [one, two] = tested === first!.server ? [first!, second!] : [second!, first!];
+  assert.deepEqual(eventsOf(clients), ['', '', '']);
   one.say(says.ready());
-  pool.tick(given.time.now);
+  assert.equal(pool.tested.size, 1);
+  assert.equal(given.opener().backends.length, 2);
   two.say(says.ready());
   assert.deepEqual(eventsOf(clients), ['server', 'server', '']);
-  pool.tick(given.time.now);
   assert.equal(given.opener().backends.length, 3);
 });
 
