@@ -324,6 +324,9 @@ export class ClientLogin {
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
       return session.fatal(`no such database: ${name}`);
     }
+    if (!context.index.hasDatabase(entry.name) && !context.pools.hasDatabase(entry.name)) {
+      session.info(`registered new auto-database: ${entry.name}`);
+    }
     const database = context.pools.database(entry);
     if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);
     if (context.isShuttingDown) return session.fatal('pooler is shutting down');
