@@ -44,7 +44,7 @@ export interface CancelTarget {
 }
 
 /** Makes a link to where a server listens; `onConnect` is called when it is connected. */
-export type Connect = (
+type Connect = (
   place: ServerConnection['place'],
   handler: LinkHandler,
   onConnect: () => void,

@@ -7,6 +7,7 @@ import { type LogOutputs, log } from '../log/logger.ts';
 import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
 import { inheritanceOf, type Listener } from './listener.ts';
+import { cancelOrphans } from './orphans.ts';
 import { workerSocketPath } from './runtime-dir.ts';
 import { workerNodeFlags } from './worker-command.ts';
 import { FIRST_SOCKET_FD, WorkerProcess } from './worker-process.ts';
@@ -201,7 +202,12 @@ export class Fleet {
     if (place.backoff.isAtLimit) {
       log.error(`worker ${place.id} keeps dying, next attempt in ${pauseMs / 1000}s`);
     }
-    place.restart = setTimeout(() => this.#spawn(place), pauseMs);
+    const orphansGone = cancelOrphans(worker.servers.values());
+    const restart = setTimeout(async () => {
+      await orphansGone;
+      if (place.restart === restart) this.#spawn(place);
+    }, pauseMs);
+    place.restart = restart;
   }
 
   #abandonStart(text: string): void {

@@ -3,6 +3,7 @@ import {
   type FromWorker,
   fromWorkerSchema,
   type Handoff,
+  type ServerReport,
   type StartMessage,
   type ToWorker,
 } from '../ipc/messages.ts';
@@ -53,6 +54,8 @@ export class WorkerProcess {
   isKilled = false;
   /** Clients at its last answer; undefined when it does not tell. */
   clients: number | undefined;
+  /** Its connections to PostgreSQL, by their ids. */
+  readonly servers = new Map<number, ServerReport>();
   readonly #child: ChildProcess;
   readonly #spec: WorkerSpec;
   readonly #events: WorkerEvents;
@@ -161,6 +164,12 @@ export class WorkerProcess {
         break;
       case 'stopped':
         this.#events.onStopped();
+        break;
+      case 'server_open':
+        this.servers.set(message.id, message);
+        break;
+      case 'server_end':
+        this.servers.delete(message.id);
         break;
       case 'handoff':
         // A client that left on the way arrives without its socket.

@@ -30,6 +30,9 @@ const MAX_SPARE_RUNS = 16;
 /** While held, a link goes on reading (to notice a peer that leaves) until this much is stashed. */
 const HELD_BYTES = 16_384;
 
+/** Time for a peer to take what was written before a close. */
+const LINGER_MS = 5000;
+
 /** What the owner of a link is told. Every call is one turn or part of one. */
 export interface LinkHandler {
   /** Uses bytes[start..end) and returns the offset of the first byte that it did not use. */
@@ -195,7 +198,10 @@ export class Link {
     this.#send();
     this.#isEnded = true;
     this.#isClosing = true;
-    this.#socket.destroySoon();
+    const socket = this.#socket;
+    socket.destroySoon();
+    // A peer that does not take the last words gets a while to, and no more.
+    if (socket.writableLength > 0) setTimeout(() => socket.destroy(), LINGER_MS).unref();
   }
 
   /** Sends what waits and says that no more will come; goes on reading until the peer closes. */

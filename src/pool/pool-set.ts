@@ -65,6 +65,11 @@ export class PoolSet {
     return this.#databases.get(database)?.budget.held ?? 0;
   }
 
+  /** Whether a database has had a client or a connection here. */
+  hasDatabase(name: string): boolean {
+    return this.#databases.has(name);
+  }
+
   /** The running side of a database entry. */
   database(entry: DatabaseEntry): Database {
     let database = this.#databases.get(entry.name);

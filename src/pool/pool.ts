@@ -30,16 +30,26 @@ import type { PoolClient } from './pool-client.ts';
 
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
-/** Waits for the end of file of a connection that was closed while it was free or logged in. */
-const CLOSE_GRACE_MS = 10_000;
+/**
+ * How long the slot of a closed connection waits for the server's end of file: after a login that
+ * came to nothing, after a session that was free, and after one that was running a statement, which
+ * PostgreSQL brings to its end before it notices.
+ */
+const LOGIN_GRACE_MS = 1000;
+const FREE_GRACE_MS = 10_000;
+const BUSY_GRACE_MS = 60_000;
 
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  /** A connection has logged in, or one that had is gone. */
+  readonly onServerOpen: (server: ServerConnection) => void;
+  readonly onServerEnd: (server: ServerConnection) => void;
 }
 
 export class Pool implements ServerOwner {
@@ -47,10 +57,12 @@ export class Pool implements ServerOwner {
   readonly user: string;
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  readonly #options: PoolOptions;
   plan: PoolPlan;
   readonly opening = new List<ServerConnection>();
   readonly idle = new List<ServerConnection>();
@@ -98,8 +110,10 @@ export class Pool implements ServerOwner {
     this.database = database;
     this.user = user;
     this.plan = plan;
+    this.#options = options;
     this.tracked = options.tracked;
     this.registry = options.registry;
+    this.translator = options.translator;
     this.traffic = database.traffic;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
@@ -143,9 +157,9 @@ export class Pool implements ServerOwner {
   }
 
   /** One of the pool's servers has the statement. */
-  hasStatement(statement: Parameters<ServerConnection['statements']['has']>[0]): boolean {
+  hasStatement(statement: Parameters<ServerConnection['statements']['isConfirmed']>[0]): boolean {
     for (const list of [this.linked, this.idle, this.used, this.held]) {
-      for (const server of list) if (server.statements.has(statement)) return true;
+      for (const server of list) if (server.statements.isConfirmed(statement)) return true;
     }
     return false;
   }
@@ -286,6 +300,7 @@ export class Pool implements ServerOwner {
 
   onLogin(server: ServerConnection): void {
     this.#hasLoginFailed = false;
+    this.#options.onServerOpen(server);
     if (this.welcome === null) {
       this.welcome = new Map(server.loginParameters);
       this.welcomeTracked = [...server.tracked];
@@ -316,6 +331,7 @@ export class Pool implements ServerOwner {
 
   onGone(server: ServerConnection): void {
     server.list?.remove(server);
+    if (server.hasLoggedIn) this.#options.onServerEnd(server);
     this.database.budget.give();
     this.#userBudget.give();
     this.#onSlotFree(this);
@@ -327,7 +343,9 @@ export class Pool implements ServerOwner {
   #release(server: ServerConnection): void {
     const { plan } = this;
     server.freeSince = clock.now;
-    if (server.isCloseNeeded) {
+    if (server.requests.isDoubtful) {
+      server.close('unexpected answers');
+    } else if (server.isCloseNeeded) {
       server.close('close_needed');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
@@ -351,7 +369,6 @@ export class Pool implements ServerOwner {
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
-      server.statements.clear();
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
       this.serveQueue();
@@ -545,9 +562,7 @@ export class Pool implements ServerOwner {
       }
     }
     for (const server of this.closing) {
-      // A server that was told to end in the middle of a query may run it still.
-      const isOver = server.isReady || !server.hasLoggedIn;
-      if (isOver && now - server.closingSince > CLOSE_GRACE_MS) server.abandon();
+      this.#tickClosing(server, now);
     }
     const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
     if (!mayTimeOut) return;
@@ -555,6 +570,20 @@ export class Pool implements ServerOwner {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
     }
+  }
+
+  #tickClosing(server: ServerConnection, now: number): void {
+    const { hasLoggedIn } = server;
+    const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
+    if (now - server.closingSince <= graceMs) return;
+    if (hasLoggedIn) {
+      const seconds = graceMs / 1000;
+      log.warning(
+        `S-${server.ptr}: ${server.label} has not ended ${seconds}s after it was closed: ` +
+          'its slot is used again, and PostgreSQL may count one connection more',
+      );
+    }
+    server.abandon();
   }
 
   #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {

@@ -3,23 +3,20 @@ import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
+import type { ClientStatements } from '../prepared/client-statements.ts';
+import { isDeallocateAll } from '../prepared/messages.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
-import type { StatementRegistry } from '../prepared/statement.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
-import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
+import { ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import type { TrackedNames, TrackedValues } from './parameters.ts';
-import {
-  type FailedRequest,
-  ReplyAction,
-  RequestAction,
-  RequestKind,
-  RequestsInFlight,
-} from './requests-in-flight.ts';
+import { ReplyAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
 import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
 
 /**
@@ -72,6 +69,8 @@ const NEXT: Record<ServerState, number> = {
 
 /** A ParameterStatus longer than this cannot be a parameter's. */
 const MAX_PARAMETER_BYTES = 1 << 20;
+/** A CommandComplete up to this size is looked at: DEALLOCATE ALL and DISCARD ALL fit. */
+const MAX_TAG_BYTES = 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
 /** Longest reason that PgBouncer shows. */
@@ -81,6 +80,7 @@ const MAX_REASON_BYTES = 127;
 export interface ServerOwner {
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
@@ -99,13 +99,10 @@ export interface ServerOwner {
 export interface LinkedClient {
   readonly link: Link;
   readonly tracked: TrackedValues;
+  readonly statements: ClientStatements;
   readonly ptr: string;
   /** The server has begun to read COPY data. */
   onCopyIn(): void;
-  /** The session's named statements are gone on the server (DEALLOCATE ALL, DISCARD ALL). */
-  onStatementsGone(): void;
-  /** The server did not carry out the Parse that names a statement. */
-  onStatementFailed(name: string): void;
   /** The server is lost; `text` is the FATAL for the client. */
   onServerLost(text: string): void;
 }
@@ -165,7 +162,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.port = about.port;
     this.#place = place;
     this.tracked = owner.tracked.none();
-    this.statements = new ServerStatements(owner.registry);
+    this.statements = new ServerStatements(owner.registry, this.requests);
     this.#walker = new FrameWalker(this, owner.maxPacketBytes);
     this.#login = serverLogin;
   }
@@ -366,10 +363,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         this.isReady = true;
         return Action.forwardEnd;
       case ServerMessage.CommandComplete:
-        if (end - at < total && total <= 22) return Action.wait;
-        if (isStatementsGone(bytes, at, total)) {
+        if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
+        if (end - at >= total && isDeallocateAll(bytes, at, total)) {
           this.statements.clear();
-          this.client.onStatementsGone();
+          this.client.statements.clear();
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
@@ -412,6 +409,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   /** One message that a query of the pooler's own brought. */
   #onOwnMessage(type: number, bytes: Buffer, start: number, end: number): void {
     if (type === ServerMessage.ParameterStatus) this.#onParameter(bytes, start + 5, end);
+    if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
+      this.statements.clear();
+    }
     if (type === ServerMessage.ErrorResponse) {
       this.#hasOwnQueryFailed = true;
       const text = decodeReport(bytes, start + 5, end).get('M') ?? '';
@@ -432,9 +432,16 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
 
   /** Behind a ReadyForQuery, or a reply that answers of our own making follow. */
   onEnd(type: number): boolean {
+    if (type !== ServerMessage.ReadyForQuery) {
+      this.sendFakes();
+      return true;
+    }
+    const failed = this.requests.takeFailed();
+    if (failed.length > 0) {
+      const names = this.client?.statements ?? null;
+      this.owner.translator.undo(failed, names, this.statements);
+    }
     this.sendFakes();
-    if (type !== ServerMessage.ReadyForQuery) return true;
-    for (const failed of this.requests.takeFailed()) this.#onFailedRequest(failed);
     this.owner.onReady(this);
     return true;
   }
@@ -444,17 +451,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     for (let kind = this.requests.nextFake(); kind !== 0; kind = this.requests.nextFake()) {
       this.client?.link.write(kind === RequestKind.parse ? PARSE_COMPLETE : CLOSE_COMPLETE);
     }
-  }
-
-  /** A Parse or Close inside a batch that failed before the server came to it. */
-  #onFailedRequest(failed: FailedRequest): void {
-    if (failed.kind === RequestKind.close) {
-      // The victim of an eviction was never closed: it still stands there.
-      if (failed.name === null) this.statements.add(failed.statement);
-      return;
-    }
-    if (failed.action !== RequestAction.fake) this.statements.delete(failed.statement);
-    if (failed.name !== null) this.client?.onStatementFailed(failed.name);
   }
 
   #reply(type: number): Action {
@@ -476,6 +472,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         return total > MAX_PARAMETER_BYTES ? this.#broken() : Action.take;
       case ServerMessage.ReadyForQuery:
         return total === 6 ? Action.take : this.#broken();
+      case ServerMessage.CommandComplete:
+        return total > MAX_TAG_BYTES ? Action.skip : Action.take;
       default:
         return Action.skip;
     }
@@ -568,19 +566,4 @@ function cutReason(reason: string): string {
   if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
   const bytes = Buffer.from(reason);
   return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
-}
-
-const DEALLOCATE_ALL = Buffer.from('DEALLOCATE ALL\0');
-const DISCARD_ALL = Buffer.from('DISCARD ALL\0');
-
-/** True for a CommandComplete that says that the session's prepared statements are gone. */
-function isStatementsGone(bytes: Buffer, at: number, total: number): boolean {
-  const tag = at + HEADER_BYTES;
-  if (total === HEADER_BYTES + DEALLOCATE_ALL.length) {
-    return bytes.compare(DEALLOCATE_ALL, 0, DEALLOCATE_ALL.length, tag, at + total) === 0;
-  }
-  if (total === HEADER_BYTES + DISCARD_ALL.length) {
-    return bytes.compare(DISCARD_ALL, 0, DISCARD_ALL.length, tag, at + total) === 0;
-  }
-  return false;
 }

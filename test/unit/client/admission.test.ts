@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Admission } from '../../../src/client/admission.ts';
+import type { DatabaseEntry } from '../../../src/config/config.ts';
 import { ConfigIndex } from '../../../src/config/effective.ts';
 import { loadConfig } from '../../../src/config/load.ts';
 
@@ -9,6 +10,18 @@ function setUp(settings: string, database = 'host=h', user = '', worker = 0, siz
   const { config } = loadConfig('f', { readFile: () => text });
   const index = new ConfigIndex(config!);
   return { index, admission: new Admission(index, worker, size), d: index.database('d')! };
+}
+
+/** Lets a client in below its limits, as a login does; or tells which one it would exceed. */
+function tryEnter(
+  admission: Admission,
+  entry: DatabaseEntry | null,
+  database: string,
+  user: string,
+): string | null {
+  const exceeded = admission.exceeded(entry, database, user);
+  if (exceeded === null) admission.enter(database, user);
+  return exceeded;
 }
 
 test('max_client_conn counts every connection, and is exceeded by the one above it', () => {
@@ -30,29 +43,29 @@ test('clients of a database are counted, and those above its limit refused', () 
     'max_db_client_connections = 5',
     'host=h max_db_client_connections=2',
   );
-  assert.equal(admission.enter(d, 'd', 'a'), null);
-  assert.equal(admission.enter(d, 'd', 'b'), null);
-  assert.equal(admission.enter(d, 'd', 'c'), 'max_db_client_connections');
+  assert.equal(tryEnter(admission, d, 'd', 'a'), null);
+  assert.equal(tryEnter(admission, d, 'd', 'b'), null);
+  assert.equal(tryEnter(admission, d, 'd', 'c'), 'max_db_client_connections');
   assert.deepEqual([admission.ofDatabase('d'), admission.ofUser('c')], [2, 0]);
   admission.leave('d', 'a');
-  assert.equal(admission.enter(d, 'd', 'c'), null);
+  assert.equal(tryEnter(admission, d, 'd', 'c'), null);
 });
 
 test('clients of a user are counted over all databases', () => {
   const { admission, d, index } = setUp('', 'host=h', 'max_user_client_connections=2');
   const e = index.database('e')!;
-  assert.equal(admission.enter(d, 'd', 'u'), null);
-  assert.equal(admission.enter(e, 'e', 'u'), null);
-  assert.equal(admission.enter(d, 'd', 'u'), 'max_user_client_connections');
-  assert.equal(admission.enter(d, 'd', 'v'), null);
+  assert.equal(tryEnter(admission, d, 'd', 'u'), null);
+  assert.equal(tryEnter(admission, e, 'e', 'u'), null);
+  assert.equal(tryEnter(admission, d, 'd', 'u'), 'max_user_client_connections');
+  assert.equal(tryEnter(admission, d, 'd', 'v'), null);
   assert.deepEqual([admission.ofDatabase('d'), admission.ofUser('u')], [2, 2]);
 });
 
 test('a refused client is counted nowhere, so that nothing is to be undone', () => {
   const { admission, d } = setUp('max_db_client_connections = 1\nmax_user_client_connections = 1');
-  admission.enter(d, 'd', 'u');
-  assert.equal(admission.enter(d, 'd', 'v'), 'max_db_client_connections');
-  assert.equal(admission.enter(null, '', 'u'), 'max_user_client_connections');
+  tryEnter(admission, d, 'd', 'u');
+  assert.equal(tryEnter(admission, d, 'd', 'v'), 'max_db_client_connections');
+  assert.equal(tryEnter(admission, null, '', 'u'), 'max_user_client_connections');
   assert.deepEqual(
     ['u', 'v'].map((user) => admission.ofUser(user)),
     [1, 0],
@@ -62,17 +75,17 @@ test('a refused client is counted nowhere, so that nothing is to be undone', () 
 
 test('a database that does not exist has no limit of its own', () => {
   const { admission } = setUp('max_db_client_connections = 1');
-  assert.equal(admission.enter(null, '', 'a'), null);
-  assert.equal(admission.enter(null, '', 'b'), null);
+  assert.equal(tryEnter(admission, null, '', 'a'), null);
+  assert.equal(tryEnter(admission, null, '', 'b'), null);
 });
 
 test('leaving as often as entering brings every count back to nothing', () => {
   const { admission, d } = setUp('');
-  for (let i = 0; i < 3; i++) admission.enter(d, 'd', 'u');
+  for (let i = 0; i < 3; i++) tryEnter(admission, d, 'd', 'u');
   for (let i = 0; i < 3; i++) admission.leave('d', 'u');
   admission.leave('d', 'u');
   assert.deepEqual([admission.ofDatabase('d'), admission.ofUser('u')], [0, 0]);
-  admission.enter(d, 'd', 'u');
+  tryEnter(admission, d, 'd', 'u');
   assert.equal(admission.ofUser('u'), 1);
 });
 
@@ -89,7 +102,7 @@ test('the workers together let in as many as was written, and not one more', () 
       size,
     );
     for (let i = 0; i < 9; i++) {
-      if (admission.enter(d, 'd', 'u') === null) entered++;
+      if (tryEnter(admission, d, 'd', 'u') === null) entered++;
       admission.total = i + 1;
       if (!admission.isOverTotal) overTotal++;
     }

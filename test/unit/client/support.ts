@@ -11,7 +11,8 @@ import type { LocalBackend, LocalPeer } from '../../../src/client/local-backend.
 import { splitNames } from '../../../src/config/values.ts';
 import { Link } from '../../../src/net/link.ts';
 import { inTurn } from '../../../src/net/turn.ts';
-import { StatementRegistry } from '../../../src/prepared/statement.ts';
+import { StatementRegistry } from '../../../src/prepared/registry.ts';
+import { StatementTranslator } from '../../../src/prepared/translator.ts';
 import { TrackedNames } from '../../../src/server/parameters.ts';
 import {
   reportFields,
@@ -131,6 +132,7 @@ export function clientWorld(
     index,
     tracked: new TrackedNames([]),
     registry,
+    translator: new StatementTranslator(registry, 200),
     ignoredParameters: new Set(splitNames(index.settings.ignore_startup_parameters)),
     adminUsers: new Set(['admin']),
     statsUsers: new Set(['stats']),

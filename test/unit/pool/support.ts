@@ -10,7 +10,9 @@ import type { PoolPlan } from '../../../src/pool/plan.ts';
 import type { Pool, PoolOptions } from '../../../src/pool/pool.ts';
 import type { PoolClient } from '../../../src/pool/pool-client.ts';
 import { PoolSet } from '../../../src/pool/pool-set.ts';
-import { StatementRegistry } from '../../../src/prepared/statement.ts';
+import { ClientStatements } from '../../../src/prepared/client-statements.ts';
+import { StatementRegistry } from '../../../src/prepared/registry.ts';
+import { StatementTranslator } from '../../../src/prepared/translator.ts';
 import { TrackedNames, type TrackedValues } from '../../../src/server/parameters.ts';
 import { RequestAction, RequestKind } from '../../../src/server/requests-in-flight.ts';
 import { ServerConnection, type ServerOwner } from '../../../src/server/server-connection.ts';
@@ -168,6 +170,7 @@ export class FakeOpener implements Opener {
 }
 
 let lastClient = 0;
+const registry = new StatementRegistry();
 
 /** A client without a protocol: the test says what it does, and it notes what it is told. */
 export class FakeClient implements PoolClient {
@@ -188,6 +191,7 @@ export class FakeClient implements PoolClient {
   queryWaitTimeout = 0;
   isMidRequest = false;
   tracked: TrackedValues;
+  readonly statements: ClientStatements;
   readonly events: string[] = [];
   readonly pool: Pool;
   /** Called when it is given a server after a wait. */
@@ -196,6 +200,7 @@ export class FakeClient implements PoolClient {
   constructor(pool: Pool) {
     this.pool = pool;
     this.tracked = pool.tracked.none();
+    this.statements = new ClientStatements(pool.registry);
     pool.clients++;
   }
 
@@ -237,8 +242,6 @@ export class FakeClient implements PoolClient {
   }
 
   onCopyIn(): void {}
-  onStatementsGone(): void {}
-  onStatementFailed(): void {}
 
   onServerLost(text: string): void {
     this.server = null;
@@ -306,10 +309,13 @@ export function world(
   const openers = new Map<string, FakeOpener>();
   const options: PoolOptions = {
     tracked: new TrackedNames([]),
-    registry: new StatementRegistry(),
+    registry,
+    translator: new StatementTranslator(registry, 200),
     maxPacketBytes: 1 << 30,
     logsConnections: false,
     logsDisconnections: true,
+    onServerOpen: () => {},
+    onServerEnd: () => {},
   };
   const openerOf = (entry: DatabaseEntry): FakeOpener => {
     const opener = openers.get(entry.name) ?? new FakeOpener();
