@@ -391,6 +391,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   onServerFree(): void {
+    // Its server may have stopped it, and can let it go on no more.
+    if (!this.link.isFull && !this.link.isHeld) this.link.resume();
     this.#earlyCopyEnds = 0;
   }
 
