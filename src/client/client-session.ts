@@ -496,11 +496,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       if (!this.#hasServer()) return Action.stop;
       return this.#translate(bytes, at, end) ? Action.rewrite : Action.stop;
     }
+    if (end - at < total) return Action.wait;
     // Close is answered here. A Parse needs no server either, when the client would have to queue
     // for one and the pool has prepared that statement already.
     if (type === ClientMessage.Close) return Action.take;
     if (type === ClientMessage.Parse && this.server === null && !this.pool!.hasFreeServer) {
-      if (end - at < total) return Action.wait;
       if (this.#isPrepared(bytes, at, at + total)) return Action.take;
     }
     return this.#hasServer() ? Action.take : Action.stop;
