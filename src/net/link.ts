@@ -30,6 +30,9 @@ const MAX_SPARE_RUNS = 16;
 /** While held, a link goes on reading (to notice a peer that leaves) until this much is stashed. */
 const HELD_BYTES = 16_384;
 
+/** How long a closed link waits for a peer that does not take what is left to send. */
+const LINGER_MS = 5_000;
+
 /** What the owner of a link is told. Every call is one turn or part of one. */
 export interface LinkHandler {
   /** Uses bytes[start..end) and returns the offset of the first byte that it did not use. */
@@ -129,12 +132,15 @@ export class Link {
   /** Hands the run to the socket; called at the end of the turn. */
   flush(): void {
     this.#isDirty = false;
-    if (this.#isClosed) return;
+    if (this.isClosed) return;
     this.#send();
-    if (this.#isFull || this.#socket.writableLength === 0) return;
-    this.#isFull = true;
-    // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
-    this.#socket.write(NOTHING, this.#onTaken);
+    if (this.#socket.writableLength === 0) return;
+    if (!this.#isFull) {
+      this.#isFull = true;
+      // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
+      this.#socket.write(NOTHING, this.#onTaken);
+    }
+    // Told each time, for there may be a source that was not there when the link became full.
     this.handler.onFull();
   }
 
@@ -162,7 +168,7 @@ export class Link {
     } finally {
       endTurn();
     }
-    if (!this.#isHeld) this.resume();
+    if (!this.#isHeld && !this.#isFull) this.resume();
   }
 
   /** Stops reading from the peer. */
@@ -183,12 +189,16 @@ export class Link {
     return this.#isPaused;
   }
 
-  /** Sends what waits, then closes; nothing is read any more. */
+  /** Sends what waits, for as long as `LINGER_MS`, then closes; nothing is read any more. */
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
     this.#send();
     this.#isClosing = true;
-    this.#socket.destroySoon();
+    const socket = this.#socket;
+    socket.destroySoon();
+    if (socket.writableLength === 0) return;
+    const timer = setTimeout(() => this.destroy(), LINGER_MS);
+    socket.once('close', () => clearTimeout(timer));
   }
 
   /** Sends what waits and says that no more will come; goes on reading until the peer closes. */
