@@ -46,6 +46,8 @@ const CANCELED = errorResponse('ERROR', '57014', 'canceling statement due to use
 
 /** Longest Describe, Close or pair of names in a Bind; PostgreSQL's names are at most 63 bytes. */
 const MAX_NAMED_BYTES = 65_536;
+/** Longest named Parse, which is kept as a whole. */
+const MAX_PARSE_BYTES = 1 << 28;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
@@ -92,6 +94,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #bindStatement: PreparedStatement | null = null;
   #bindPortalEnd = 0;
   #bindNameEnd = 0;
+  /** Why the message at hand ends the session. */
+  #refusal: string | null = null;
   /** Set while it counts for its database and user. */
   #admitted = false;
 
@@ -134,6 +138,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get isClosed(): boolean {
     return this.state === ClientState.closed;
+  }
+
+  get isMidMessage(): boolean {
+    return this.#walker.isMidMessage;
   }
 
   get isMidRequest(): boolean {
@@ -223,7 +231,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#context.index.settings.log_pooler_errors) {
       log.warning(this.prefixed(`pooler error: ${text}`));
     }
-    this.link.write(errorResponse('FATAL', sqlstate, text));
+    // Behind half a message the FATAL would be read as the other half.
+    if (!this.server?.isMidReply) this.link.write(errorResponse('FATAL', sqlstate, text));
     this.close(text);
   }
 
@@ -240,12 +249,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.info(`closing because: ${reason} (age=${age}s)`);
     }
     this.state = ClientState.closed;
-    this.#walker.abort();
     const { pool } = this;
     if (pool !== null) {
       pool.leave(this);
       pool.clients--;
     }
+    this.#walker.abort();
     this.statements.clear();
     this.#context.cancelKeys.remove(this.cancelKey);
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
@@ -291,6 +300,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
     if (this.state === ClientState.console) {
+      if (type === ClientMessage.Terminate) return Action.rewrite;
       return total > MAX_CONSOLE_BYTES ? this.#broken('bad packet') : Action.take;
     }
     if (this.#discard !== Discard.nothing && type !== ClientMessage.Terminate) {
@@ -301,7 +311,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
-        if (this.#isAnsweredHere && this.server === null) return Action.take;
+        if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
+          return Action.take;
+        }
         return this.#request(RequestKind.sync);
       case ClientMessage.Execute:
         return this.#request(RequestKind.execute);
@@ -324,7 +336,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.CopyFail:
         return this.#onCopyEnd(type, total);
       case ClientMessage.Terminate:
-        return Action.take;
+        return Action.rewrite;
       default:
         return this.#broken('unknown pkt');
     }
@@ -336,14 +348,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onTake(type: number, bytes: Buffer, start: number, end: number): void {
     if (this.#backend !== null) {
-      if (type === ClientMessage.Terminate) this.close('client close request');
-      else this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
+      this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
       return;
     }
     switch (type) {
-      case ClientMessage.Terminate:
-        this.close('client close request');
-        break;
       case ClientMessage.Sync:
         this.#isAnsweredHere = false;
         this.link.write(READY_IDLE);
@@ -362,7 +370,15 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
   }
 
-  onHead(_type: number, bytes: Buffer, at: number): number {
+  onHead(type: number, bytes: Buffer, at: number): number {
+    if (this.#refusal !== null) {
+      this.fatal(this.#refusal);
+      return 0;
+    }
+    if (type === ClientMessage.Terminate) {
+      this.close('client close request');
+      return 0;
+    }
     const server = this.server!;
     const statement = this.#bindStatement!;
     this.#prepareOn(server, statement);
@@ -397,9 +413,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.statements.delete(name);
   }
 
-  onServerLost(text: string): void {
+  onServerLost(text: string, isMidReply: boolean): void {
     this.server = null;
-    this.fatal(text);
+    if (isMidReply) this.close(text);
+    else this.fatal(text);
   }
 
   onServer(): void {
@@ -487,6 +504,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       if (action === Action.forward) this.pool!.traffic.clientParses++;
       return action;
     }
+    if (total > MAX_PARSE_BYTES) return this.#broken('failed to parse packet');
     if (this.server === null && !this.pool!.hasFreeServer) {
       // A client that would have to queue: what the pool has prepared already needs no server.
       if (end - at < total) return Action.wait;
@@ -661,9 +679,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
   }
 
+  /** Ends the session once the messages before this one have been sent on. */
   #broken(text: string): Action {
-    this.fatal(text);
-    return Action.stop;
+    this.#refusal = text;
+    return Action.rewrite;
   }
 }
 
