@@ -508,7 +508,7 @@ test('a session is closed once, whatever ends it first', (t) => {
   client.send(query('select 1'));
   client.socket.emit('end');
   client.session.fatal('late');
-  client.session.onServerLost('later');
+  client.session.onServerLost('later', false);
   client.session.close('latest');
   client.socket.emit('close');
   assert.equal(world.ended.length, 1);

@@ -190,6 +190,7 @@ export class FakeClient implements PoolClient {
   connectedAt = clock.now;
   queryWaitTimeout = 0;
   isMidRequest = false;
+  isMidMessage = false;
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
