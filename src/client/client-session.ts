@@ -386,9 +386,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onServer(): void {
     this.link.replay();
+    // It became full while it waited, so its new server has not been stopped yet.
+    if (this.link.isFull) this.onFull();
   }
 
   onServerFree(): void {
+    // Its server may have stopped it, and can let it go on no more.
+    if (!this.link.isFull && !this.link.isHeld) this.link.resume();
     this.#earlyCopyEnds = 0;
   }
 
@@ -426,14 +430,18 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return Action.forward;
   }
 
-  /** A message of a request that was cancelled while it waited for a server. */
+  /**
+   * A message of a request that was cancelled while it waited for a server. After an error in the
+   * extended protocol everything up to Sync is ignored, simple queries too.
+   */
   #discarded(type: number): Action {
-    const isWhole = type === ClientMessage.Query || type === ClientMessage.FunctionCall;
+    let isOver = type === ClientMessage.Sync;
     if (this.#discard === Discard.request) {
       this.link.write(CANCELED);
       this.#discard = Discard.toSync;
+      isOver ||= type === ClientMessage.Query || type === ClientMessage.FunctionCall;
     }
-    if (isWhole || type === ClientMessage.Sync) {
+    if (isOver) {
       this.#discard = Discard.nothing;
       this.link.write(READY_IDLE);
     }

@@ -342,7 +342,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   // FrameSink
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
-    if (this.state === login) return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken() : Action.take;
+    if (this.state === login) return this.#onLoginHeader(total);
     if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total);
     if (this.client === null) return this.#onUnlinkedHeader(type, total);
     switch (type) {
@@ -463,6 +463,12 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #broken(): Action {
     this.close('unknown pkt');
     return Action.stop;
+  }
+
+  #onLoginHeader(total: number): Action {
+    // A step of the login is being worked out: what follows waits for it.
+    if (this.link.isHeld) return Action.stop;
+    return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken() : Action.take;
   }
 
   #onOwnHeader(type: number, total: number): Action {
