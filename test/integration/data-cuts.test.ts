@@ -130,7 +130,6 @@ test('cut at every offset of the first messages after the login', async (t) => {
   const exchanges = SMALL.slice(4, 7);
   for (const step of isLong ? [2, 3, 5, 7] : [3, 7]) {
     await saysTheSame(
-      t,
       postgres,
       exchanges,
       range(0, 4_000).filter((at) => at % step === 0),
