@@ -279,7 +279,6 @@ export class Pool implements ServerOwner {
     server.client = null;
     // A slow client may have stopped it; what it had to say is in that client's hands now.
     server.link.resume();
-    client.onServerFree();
     this.#release(server);
   }
 

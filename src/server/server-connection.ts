@@ -101,8 +101,6 @@ export interface LinkedClient {
   readonly tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly ptr: string;
-  /** The server has begun to read COPY data. */
-  onCopyIn(): void;
   /** The server is lost; `text` is the FATAL for the client. */
   onServerLost(text: string): void;
 }
@@ -365,8 +363,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.CommandComplete:
         if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
         if (end - at >= total && isDeallocateAll(bytes, at, total)) {
-          this.statements.clear();
-          this.client.statements.clear();
+          this.statements.onDeallocateAll();
+          this.client.statements.onDeallocateAll(this.requests.namesInFlight());
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
@@ -376,8 +374,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         return Action.forward;
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-        this.client.onCopyIn();
-        return this.#reply(type);
       case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:

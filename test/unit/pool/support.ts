@@ -180,7 +180,8 @@ export class FakeClient implements PoolClient {
   readonly id = ++lastClient;
   readonly ptr = `0x${this.id}`;
   readonly fake = fakeLink();
-  server: ServerConnection | null = null;
+  #server: ServerConnection | null = null;
+  #isLeaving = false;
   isWelcomed = true;
   queryStart = 0;
   waitStart = 0;
@@ -206,6 +207,15 @@ export class FakeClient implements PoolClient {
 
   get link(): Link {
     return this.fake.link;
+  }
+
+  get server(): ServerConnection | null {
+    return this.#server;
+  }
+
+  set server(server: ServerConnection | null) {
+    if (server === null && !this.#isLeaving) this.events.push('free');
+    this.#server = server;
   }
 
   get isWaiting(): boolean {
@@ -237,20 +247,15 @@ export class FakeClient implements PoolClient {
 
   /** Goes away. */
   leave(): void {
+    this.#isLeaving = true;
     inTurn(() => this.pool.leave(this));
     this.pool.clients--;
   }
 
-  onCopyIn(): void {}
-
   onServerLost(text: string): void {
-    this.server = null;
+    this.#server = null;
     this.events.push(`lost: ${text}`);
     this.leave();
-  }
-
-  onServerFree(): void {
-    this.events.push('free');
   }
 
   onServer(): void {
