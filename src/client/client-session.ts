@@ -83,10 +83,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #login: ClientLogin | null;
   #backend: LocalBackend | null = null;
   readonly #walker: FrameWalker;
-  #isCopyIn = false;
   #discard: Discard = Discard.nothing;
-  /** CopyDone or CopyFail sent before the server said that it reads COPY data. */
-  #earlyCopyEnds = 0;
   /** All of the messages since the last Sync were answered without a server. */
   #isAnsweredHere = false;
   /** Why the message at hand ends the session. */
@@ -140,7 +137,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get isMidRequest(): boolean {
-    return this.#isCopyIn || this.#walker.isMidMessage;
+    return this.#walker.isMidMessage;
   }
 
   get isWaiting(): boolean {
@@ -269,7 +266,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const used = this.#walker.walk(bytes, start, end);
     if (this.isClosed) return end;
     this.link.needBytes = this.#walker.needBytes;
-    if (this.server !== null) this.#settleLateCopy(this.server);
+    if (this.server !== null) this.#settleLateMessage(this.server);
     return used;
   }
 
@@ -324,9 +321,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.FunctionCall:
         return this.#request(RequestKind.functionCall);
       case ClientMessage.Flush:
-        if (!this.#hasServer()) return Action.stop;
-        this.server!.isReady = false;
-        return Action.forward;
+        // Without a server nothing is owed that could be waited for.
+        return this.server === null ? Action.skip : Action.forward;
       case ClientMessage.CopyData:
         return this.server === null || this.#isLate(this.server) ? Action.skip : Action.forward;
       case ClientMessage.CopyDone:
@@ -390,11 +386,6 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   // LinkedClient and PoolClient
 
-  onCopyIn(): void {
-    if (this.#earlyCopyEnds > 0) this.#earlyCopyEnds--;
-    else this.#isCopyIn = true;
-  }
-
   onServerLost(text: string, isMidReply: boolean): void {
     this.server = null;
     if (isMidReply) this.close(text);
@@ -410,7 +401,6 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   onServerFree(): void {
     // Its server may have stopped it, and can let it go on no more.
     if (!this.link.isFull && !this.link.isHeld) this.link.resume();
-    this.#earlyCopyEnds = 0;
   }
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
@@ -619,29 +609,26 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   #onCopyEnd(type: number, total: number): Action {
     const { server } = this;
-    if (server === null) return Action.skip;
-    if (this.#isLate(server)) {
-      this.#isCopyIn = false;
-      return Action.skip;
-    }
+    if (server === null || this.#isLate(server)) return Action.skip;
     const isDone = type === ClientMessage.CopyDone;
     if (isDone && total !== HEADER_BYTES) return this.#broken('failed to parse packet');
     server.requests.push(
       isDone ? RequestKind.copyDone : RequestKind.copyFail,
       RequestAction.forward,
     );
-    if (this.#isCopyIn) this.#isCopyIn = false;
-    else this.#earlyCopyEnds++;
     return Action.forward;
   }
 
-  /** COPY data that comes after the server has failed the COPY and said that it is ready. */
+  /**
+   * COPY data that comes after the server has failed the COPY and said that it is ready. A client that
+   * hears of the failure in time need not send any more, so nothing waits for the end of the data.
+   */
   #isLate(server: ServerConnection): boolean {
     return server.isAtRest;
   }
 
-  /** The last of the late COPY data has gone by: the server, long ready, can be given back. */
-  #settleLateCopy(server: ServerConnection): void {
+  /** The rest of a message that was half sent has gone by: the server, long ready, can be given back. */
+  #settleLateMessage(server: ServerConnection): void {
     const isFree = server.isAtRest && !server.isRunningOwn;
     if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);

@@ -40,6 +40,11 @@ export class ClientStatements {
     return statement;
   }
 
+  /** All are gone but those in `kept`, whose Parse was sent behind the DEALLOCATE ALL or DISCARD ALL. */
+  onDeallocateAll(kept: ReadonlySet<string>): void {
+    for (const name of this.#byName.keys()) if (!kept.has(name)) this.delete(name);
+  }
+
   clear(): void {
     for (const statement of this.#byName.values()) this.#registry.release(statement);
     this.#byName.clear();

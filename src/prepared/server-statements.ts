@@ -120,6 +120,17 @@ export class ServerStatements {
     this.#byUse.prepend(entry);
   }
 
+  /**
+   * The server has executed DEALLOCATE ALL or DISCARD ALL. What was sent behind it in the same
+   * pipeline is still to come, so that one is unsure now; everything else is gone.
+   */
+  onDeallocateAll(): void {
+    for (const [statement, entry] of this.#entries) {
+      if (entry.segment < this.#progress.syncsAnswered) this.#remove(statement);
+      else entry.isUnsure = true;
+    }
+  }
+
   clear(): void {
     for (const statement of this.#entries.keys()) this.#remove(statement);
     this.#closed.clear();

@@ -185,6 +185,16 @@ export class RequestsInFlight {
     return failed;
   }
 
+  /** Client's names of the statements that requests in flight make or close. */
+  namesInFlight(): ReadonlySet<string> {
+    const names = new Set<string>();
+    for (let i = 0; i < this.#size; i++) {
+      const name = this.#names[(this.#head + i) & this.#mask];
+      if (typeof name === 'string') names.add(name);
+    }
+    return names;
+  }
+
   /** Forgets everything, as for a new connection. */
   clear(): void {
     while (this.#size > 0) this.#pop();

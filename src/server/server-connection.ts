@@ -104,8 +104,6 @@ export interface LinkedClient {
   readonly tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly ptr: string;
-  /** The server has begun to read COPY data. */
-  onCopyIn(): void;
   /** The first bytes of a message of it have been sent on, and the rest has not come. */
   readonly isMidMessage: boolean;
   /**
@@ -405,8 +403,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.CommandComplete:
         if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
         if (end - at >= total && isDeallocateAll(bytes, at, total)) {
-          this.statements.clear();
-          this.client.statements.clear();
+          this.statements.onDeallocateAll();
+          this.client.statements.onDeallocateAll(this.requests.namesInFlight());
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
@@ -417,8 +415,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
           : this.#broken(BROKEN_PARAMETER);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-        this.client.onCopyIn();
-        return this.#reply(type);
       case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:

@@ -1,6 +1,8 @@
+import { DatabaseError } from 'pg-protocol';
+import { Parser } from 'pg-protocol/dist/parser.js';
 import type { ServerAuth, ServerAuthStep } from '../auth/server-auth.ts';
 import { AuthenticationCode, HEADER_BYTES, ServerMessage } from '../wire/codes.ts';
-import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
+import { decodeParameterStatus } from '../wire/decode.ts';
 import { query, startupMessage } from '../wire/encode.ts';
 
 /**
@@ -37,6 +39,7 @@ const DONE: LoginStep = { kind: 'done' };
 
 export class ServerLogin {
   readonly #plan: LoginPlan;
+  readonly #parser = new Parser();
   #isConnectQueryDue: boolean;
   #isAuthenticated = false;
   /** Parameters as the server reported them, in order; a later report replaces the value. */
@@ -111,13 +114,23 @@ export class ServerLogin {
   }
 
   #onError(bytes: Buffer): LoginStep {
-    const fields = decodeReport(bytes, HEADER_BYTES, bytes.length);
-    const message = fields.get('M') ?? '';
+    // The reader looks for the terminator of the fields without end, so it must be there: the NUL of
+    // the last field and one more.
+    if (bytes.length > HEADER_BYTES + 1 && bytes.readUInt16BE(bytes.length - 2) !== 0) {
+      return failed('broken ErrorResponse packet');
+    }
+    let message = '';
+    let sqlstate = '08P01';
+    this.#parser.parse(bytes, (error) => {
+      if (!(error instanceof DatabaseError)) return;
+      message = error.message;
+      sqlstate = error.code ?? sqlstate;
+    });
     if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
       this.connectQueryError = message;
       return NOTHING;
     }
-    return failed(message, { sqlstate: fields.get('C') ?? '08P01', message });
+    return failed(message, { sqlstate, message });
   }
 }
 

@@ -242,8 +242,6 @@ export class FakeClient implements PoolClient {
     this.pool.clients--;
   }
 
-  onCopyIn(): void {}
-
   onServerLost(text: string): void {
     this.server = null;
     this.events.push(`lost: ${text}`);
