@@ -295,7 +295,9 @@ test('what is written before the connection stands leaves once it does', async (
   const place = await listen(t, 'tcp', (socket) => {
     socket.on('error', () => {});
     socket.resume();
-    void readToEnd(socket).then(received.resolve, received.reject);
+    void readToEnd(socket)
+      .then(received.resolve, received.reject)
+      .finally(() => socket.destroy());
   });
   const handler = new Recorder();
   const link = connectLink(place, handler, SOCKET_OPTIONS, () => {});
