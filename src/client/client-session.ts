@@ -44,6 +44,8 @@ type Discard = (typeof Discard)[keyof typeof Discard];
 /** PostgreSQL's answer to a statement that was cancelled (SQLSTATE query_canceled). */
 const CANCELED = errorResponse('ERROR', '57014', 'canceling statement due to user request');
 
+/** Longest named Parse, which is kept as a whole. */
+const MAX_PARSE_BYTES = 1 << 28;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
@@ -84,6 +86,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #discard: Discard = Discard.nothing;
   /** All of the messages since the last Sync were answered without a server. */
   #isAnsweredHere = false;
+  /** Why the message at hand ends the session. */
+  #refusal: string | null = null;
   /** Set while it counts for its database and user. */
   #admitted = false;
 
@@ -126,6 +130,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get isClosed(): boolean {
     return this.state === ClientState.closed;
+  }
+
+  get isMidMessage(): boolean {
+    return this.#walker.isMidMessage;
   }
 
   get isMidRequest(): boolean {
@@ -216,7 +224,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#context.index.settings.log_pooler_errors) {
       log.warning(this.prefixed(`pooler error: ${text}`));
     }
-    this.link.write(errorResponse('FATAL', sqlstate, text));
+    // Behind half a message the FATAL would be read as the other half.
+    if (!this.server?.isMidReply) this.link.write(errorResponse('FATAL', sqlstate, text));
     this.close(text);
   }
 
@@ -233,12 +242,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.info(`closing because: ${reason} (age=${age}s)`);
     }
     this.state = ClientState.closed;
-    this.#walker.abort();
     const { pool } = this;
     if (pool !== null) {
       pool.leave(this);
       pool.clients--;
     }
+    this.#walker.abort();
     this.statements.clear();
     this.#context.cancelKeys.remove(this.cancelKey);
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
@@ -284,6 +293,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
     if (this.state === ClientState.console) {
+      if (type === ClientMessage.Terminate) return Action.rewrite;
       return total > MAX_CONSOLE_BYTES ? this.#broken('bad packet') : Action.take;
     }
     if (this.#discard !== Discard.nothing && type !== ClientMessage.Terminate) {
@@ -294,7 +304,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
-        if (this.#isAnsweredHere && this.server === null) return Action.take;
+        if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
+          return Action.take;
+        }
         return this.#request(RequestKind.sync);
       case ClientMessage.Execute:
         return this.#request(RequestKind.execute);
@@ -317,7 +329,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.CopyFail:
         return this.#onCopyEnd(type, total);
       case ClientMessage.Terminate:
-        return Action.take;
+        return Action.rewrite;
       default:
         return this.#broken('unknown pkt');
     }
@@ -329,14 +341,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onTake(type: number, bytes: Buffer, start: number, end: number): void {
     if (this.#backend !== null) {
-      if (type === ClientMessage.Terminate) this.close('client close request');
-      else this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
+      this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
       return;
     }
     switch (type) {
-      case ClientMessage.Terminate:
-        this.close('client close request');
-        break;
       case ClientMessage.Sync:
         this.#isAnsweredHere = false;
         this.link.write(READY_IDLE);
@@ -351,8 +359,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
   }
 
-  /** A Bind of a named statement, whose translation is at hand. */
-  onHead(_type: number, _bytes: Buffer, at: number): number {
+  /** In front of a message that ends the session, or of a Bind whose translation is at hand. */
+  onHead(type: number, _bytes: Buffer, at: number): number {
+    if (this.#refusal !== null) {
+      this.fatal(this.#refusal);
+      return 0;
+    }
+    if (type === ClientMessage.Terminate) {
+      this.close('client close request');
+      return 0;
+    }
     const answer = this.#context.translator.last;
     this.pool!.traffic.binds++;
     this.#carryOut(this.server!, RequestKind.bind, answer);
@@ -370,13 +386,21 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   // LinkedClient and PoolClient
 
-  onServerLost(text: string): void {
+  onServerLost(text: string, isMidReply: boolean): void {
     this.server = null;
-    this.fatal(text);
+    if (isMidReply) this.close(text);
+    else this.fatal(text);
   }
 
   onServer(): void {
     this.link.replay();
+    // It became full while it waited, so its new server has not been stopped yet.
+    if (this.link.isFull) this.onFull();
+  }
+
+  onServerFree(): void {
+    // Its server may have stopped it, and can let it go on no more.
+    if (!this.link.isFull && !this.link.isHeld) this.link.resume();
   }
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
@@ -413,14 +437,18 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return Action.forward;
   }
 
-  /** A message of a request that was cancelled while it waited for a server. */
+  /**
+   * A message of a request that was cancelled while it waited for a server. After an error in the
+   * extended protocol everything up to Sync is ignored, simple queries too.
+   */
   #discarded(type: number): Action {
-    const isWhole = type === ClientMessage.Query || type === ClientMessage.FunctionCall;
+    let isOver = type === ClientMessage.Sync;
     if (this.#discard === Discard.request) {
       this.link.write(CANCELED);
       this.#discard = Discard.toSync;
+      isOver ||= type === ClientMessage.Query || type === ClientMessage.FunctionCall;
     }
-    if (isWhole || type === ClientMessage.Sync) {
+    if (isOver) {
       this.#discard = Discard.nothing;
       this.link.write(READY_IDLE);
     }
@@ -473,25 +501,24 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
     if (type === ClientMessage.Bind) {
       if (!this.#hasServer()) return Action.stop;
-      return this.#translate(bytes, at, end) ? Action.rewrite : Action.stop;
+      return this.#translate(bytes, at, end);
     }
+    if (total > MAX_PARSE_BYTES) return this.#broken('failed to parse packet');
+    if (end - at < total) return Action.wait;
     // Close is answered here. A Parse needs no server either, when the client would have to queue
     // for one and the pool has prepared that statement already.
     if (type === ClientMessage.Close) return Action.take;
     if (type === ClientMessage.Parse && this.server === null && !this.pool!.hasFreeServer) {
-      if (end - at < total) return Action.wait;
       if (this.#isPrepared(bytes, at, at + total)) return Action.take;
     }
     return this.#hasServer() ? Action.take : Action.stop;
   }
 
-  /** Asks for the translation of a Bind, which `onHead` carries out; false when it is refused. */
-  #translate(bytes: Buffer, at: number, end: number): boolean {
+  /** Asks for the translation of a Bind, which `onHead` carries out. */
+  #translate(bytes: Buffer, at: number, end: number): Action {
     const { translator } = this.#context;
     const answer = translator.onBind(this.statements, this.server!.statements, bytes, at, end);
-    if (answer.outcome !== Outcome.refused) return true;
-    this.fatal(answer.text);
-    return false;
+    return answer.outcome === Outcome.refused ? this.#broken(answer.text) : Action.rewrite;
   }
 
   #countStatement(type: number): void {
@@ -607,9 +634,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
   }
 
+  /** Ends the session once the messages before this one have been sent on. */
   #broken(text: string): Action {
-    this.fatal(text);
-    return Action.stop;
+    this.#refusal = text;
+    return Action.rewrite;
   }
 }
 

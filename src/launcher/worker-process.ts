@@ -77,7 +77,8 @@ export class WorkerProcess {
       this.#onMessage(message, handle as unknown as RawHandle | undefined);
     });
     this.#child.on('error', (error) => {
-      if (this.#child.pid === undefined) this.#onExit(`spawn failed: ${osErrorText(error)}`);
+      if (this.#child.pid === undefined)
+        this.#onExit(`${process.execPath} cannot be run: ${osErrorText(error)}`);
       else log.debug(`worker channel (pid ${this.pid}): ${osErrorText(error)}`);
     });
     // `exit` may overtake messages that are still in the channel, `close` comes after them.

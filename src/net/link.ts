@@ -134,12 +134,15 @@ export class Link {
   /** Hands the run to the socket; called at the end of the turn. */
   flush(): void {
     this.#isDirty = false;
-    if (this.#isClosed || this.#isEnded) return;
+    if (this.isClosed || this.#isEnded) return;
     this.#send();
-    if (this.#isFull || this.#socket.writableLength === 0) return;
-    this.#isFull = true;
-    // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
-    this.#socket.write(NOTHING, this.#onTaken);
+    if (this.#socket.writableLength === 0) return;
+    if (!this.#isFull) {
+      this.#isFull = true;
+      // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
+      this.#socket.write(NOTHING, this.#onTaken);
+    }
+    // Told each time, for there may be a source that was not there when the link became full.
     try {
       this.handler.onFull();
     } catch (error) {
@@ -171,7 +174,7 @@ export class Link {
     } finally {
       endTurn();
     }
-    if (!this.#isHeld) this.resume();
+    if (!this.#isHeld && !this.#isFull) this.resume();
   }
 
   /** Stops reading from the peer. */
@@ -192,7 +195,7 @@ export class Link {
     return this.#isPaused;
   }
 
-  /** Sends what waits, then closes; nothing is read any more. */
+  /** Sends what waits, for as long as `LINGER_MS`, then closes; nothing is read any more. */
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
     this.#send();
@@ -200,8 +203,9 @@ export class Link {
     this.#isClosing = true;
     const socket = this.#socket;
     socket.destroySoon();
-    // A peer that does not take the last words gets a while to, and no more.
-    if (socket.writableLength > 0) setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    if (socket.writableLength === 0) return;
+    const timer = setTimeout(() => this.destroy(), LINGER_MS);
+    socket.once('close', () => clearTimeout(timer));
   }
 
   /** Sends what waits and says that no more will come; goes on reading until the peer closes. */

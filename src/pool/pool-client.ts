@@ -21,6 +21,8 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   readonly queryWaitTimeout: number;
   /** It still owes the server the rest of a message that has begun. */
   readonly isMidRequest: boolean;
+  /** Its server went back to the pool. */
+  onServerFree(): void;
   /** It has a server and may go on. */
   onServer(): void;
   /** The pool has learnt its server's parameters: the login can be finished. */

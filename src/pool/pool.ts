@@ -236,17 +236,9 @@ export class Pool implements ServerOwner {
     client.server = null;
     server.client = null;
     server.link.resume();
-    if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
-      server.close(
-        server.requests.size > 1
-          ? 'client disconnected with queries in progress'
-          : 'client disconnected with query in progress',
-      );
-    } else if (server.requests.size > 0) {
-      server.close('client disconnect while server was not ready');
-    } else {
-      this.#release(server);
-    }
+    const reason = reasonToClose(client, server);
+    if (reason === null) this.#release(server);
+    else server.close(reason, reason, client.isMidMessage);
   }
 
   /** Whether the client of this ready server keeps it. */
@@ -279,6 +271,13 @@ export class Pool implements ServerOwner {
     server.client = null;
     // A slow client may have stopped it; what it had to say is in that client's hands now.
     server.link.resume();
+    client.onServerFree();
+    // What was read with its last ReadyForQuery is neither this client's nor the next one's.
+    if (server.hasUnread) server.isReleaseDue = true;
+    else this.#release(server);
+  }
+
+  onFree(server: ServerConnection): void {
     this.#release(server);
   }
 
@@ -344,6 +343,9 @@ export class Pool implements ServerOwner {
     server.freeSince = clock.now;
     if (server.requests.isDoubtful) {
       server.close('unexpected answers');
+    } else if (server.isMidReply) {
+      // The rest would go to whoever is linked next.
+      server.close('client disconnect before everything was sent to the server');
     } else if (server.isCloseNeeded) {
       server.close('close_needed');
     } else if (this.#isLifetimeOver(server)) {
@@ -547,7 +549,10 @@ export class Pool implements ServerOwner {
     const { plan } = this;
     for (const server of this.opening) {
       const isLate = plan.connectTimeoutMs > 0 && now - server.connectedAt > plan.connectTimeoutMs;
-      if (isLate) server.abandonLogin('connect timeout');
+      if (!isLate) continue;
+      server.abandonLogin('connect timeout');
+      // It has not answered for so long that its end of file cannot be waited for.
+      server.abandon();
     }
     for (const list of [this.idle, this.used]) {
       for (const server of list) {
@@ -665,6 +670,17 @@ export class Pool implements ServerOwner {
     if (atFront) list.prepend(server);
     else list.append(server);
   }
+}
+
+/** Why the server of a client that leaves cannot be used by another; null: it can. */
+function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
+  if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
+    return server.requests.size > 1
+      ? 'client disconnected with queries in progress'
+      : 'client disconnected with query in progress';
+  }
+  if (server.requests.size > 0) return 'client disconnect while server was not ready';
+  return null;
 }
 
 function cut(text: string, maxBytes: number): string {

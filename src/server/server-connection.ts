@@ -73,6 +73,7 @@ const MAX_PARAMETER_BYTES = 1 << 20;
 const MAX_TAG_BYTES = 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
+const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 /** Longest reason that PgBouncer shows. */
 const MAX_REASON_BYTES = 127;
 
@@ -89,6 +90,8 @@ export interface ServerOwner {
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
   /** ReadyForQuery with nothing outstanding while a client is linked. */
   onReady(server: ServerConnection): void;
+  /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
+  onFree(server: ServerConnection): void;
   /** It was told to end; nobody may use it, but its slot is still taken. */
   onClosing(server: ServerConnection): void;
   /** It is gone: its end of file was read, or it never got that far. Its slot is free. */
@@ -101,8 +104,13 @@ export interface LinkedClient {
   readonly tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly ptr: string;
-  /** The server is lost; `text` is the FATAL for the client. */
-  onServerLost(text: string): void;
+  /** The first bytes of a message of it have been sent on, and the rest has not come. */
+  readonly isMidMessage: boolean;
+  /**
+   * The server is lost; `text` is the FATAL for the client, which can be told nothing when a message
+   * to it was cut off: its bytes would be taken for the rest of that message.
+   */
+  onServerLost(text: string, isMidReply: boolean): void;
 }
 
 export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerConnection> {
@@ -146,6 +154,13 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   /** Called at the ReadyForQuery that ends a query of the pooler's own. */
   #onOwnQueryDone: ((failed: boolean) => void) | null = null;
   #hasOwnQueryFailed = false;
+  #isConnected = false;
+  /** Why the message at hand ends the connection. */
+  #fault = '';
+  /** Bytes that were read together with the last ReadyForQuery have not been looked at yet. */
+  hasUnread = false;
+  /** Its client gave it back while `hasUnread`. */
+  isReleaseDue = false;
 
   constructor(
     owner: ServerOwner,
@@ -202,8 +217,14 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     log.info(`S-${this.ptr}: ${this.label} ${text}`);
   }
 
+  /** A message to the client has begun and is not complete. */
+  get isMidReply(): boolean {
+    return this.#walker.isForwarding;
+  }
+
   /** The socket is connected. */
   onConnected(): void {
+    this.#isConnected = true;
     if (this.owner.logsConnections) {
       const { localAddress, localPort } = this.link.socket;
       const from = localAddress === undefined ? '' : ` (from ${localAddress}:${localPort})`;
@@ -255,12 +276,19 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return this.#onOwnQueryDone !== null;
   }
 
-  /** Ends the connection in an orderly way. A linked client is told `text`, by default the reason. */
-  close(reason: string, text: string = reason): void {
+  /**
+   * Ends the connection in an orderly way. A linked client is told `text`, by default the reason.
+   * @param isRequestCut the client's last message is not complete: a Terminate would become its end
+   */
+  close(
+    reason: string,
+    text: string = reason,
+    isRequestCut: boolean = this.client?.isMidMessage ?? false,
+  ): void {
     if (this.state === closing || this.state === closed) return;
     this.#logClosing(reason);
+    const { client, isMidReply } = this;
     this.#walker.abort();
-    const client = this.client;
     this.client = null;
     const wasLogin = this.state === login;
     this.changeState(closing);
@@ -270,10 +298,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     if (link === null || link.socket.connecting) {
       this.#end();
     } else {
-      if (!wasLogin) link.write(TERMINATE);
+      if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutReason(text));
+    client?.onServerLost(cutReason(text), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -298,7 +326,18 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     if (client !== null) this.owner.traffic.bytesSent += end - start;
     const used = this.#walker.walk(bytes, start, end);
     this.link.needBytes = this.#walker.needBytes;
+    this.hasUnread = false;
+    if (this.isReleaseDue) this.#releaseNow(used === end);
     return this.#walker.isBroken ? end : used;
+  }
+
+  /** All that came with the last client's ReadyForQuery has been looked at. */
+  #releaseNow(isAllUsed: boolean): void {
+    this.isReleaseDue = false;
+    if (this.state !== active) return;
+    // Part of a header: whatever it begins, nobody has asked for it.
+    if (isAllUsed) this.owner.onFree(this);
+    else this.close('idle server got dirty');
   }
 
   onFull(): void {
@@ -325,22 +364,22 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       this.#end();
       return;
     }
+    const { client, isMidReply } = this;
     this.#walker.abort();
-    const client = this.client;
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = wasLogin && this.link.bytesIn === 0 ? 'connect failed' : 'server conn crashed?';
+    const reason = this.#isConnected ? 'server conn crashed?' : 'connect failed';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) this.owner.onLoginFailed(this, reason, null);
     this.#end();
-    client?.onServerLost(reason);
+    client?.onServerLost(reason, isMidReply);
   }
 
   // FrameSink
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
-    if (this.state === login) return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken() : Action.take;
+    if (this.state === login) return this.#onLoginHeader(total);
     if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total);
     if (this.client === null) return this.#onUnlinkedHeader(type, total);
     switch (type) {
@@ -354,8 +393,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.NotificationResponse:
         return Action.forward;
       case ServerMessage.ReadyForQuery:
-        if (end - at < total) return Action.wait;
-        if (total !== 6) return this.#broken();
+        if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
+        if (total !== 6) return this.#broken('unknown pkt');
+        this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
         this.requests.onReply(type);
         this.isReady = true;
@@ -368,10 +408,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
-        if (total > MAX_PARAMETER_BYTES) return this.#broken();
+        if (total > MAX_PARAMETER_BYTES) return this.#broken(BROKEN_PARAMETER);
         if (end - at < total) return Action.wait;
-        this.#onParameter(bytes, at + 5, at + total);
-        return Action.forward;
+        return this.#onParameter(bytes, at + 5, at + total)
+          ? Action.forward
+          : this.#broken(BROKEN_PARAMETER);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
       case ServerMessage.ErrorResponse:
@@ -384,8 +425,15 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.PortalSuspended:
         return this.#reply(type);
       default:
-        return this.#broken();
+        return this.#broken('unknown pkt');
     }
+  }
+
+  /** In front of a message that ends the connection; what came before it has been passed on. */
+  onHead(): number {
+    if (this.state === login) this.#failLogin(this.#fault, null);
+    else this.close(this.#fault);
+    return 0;
   }
 
   onRun(bytes: Buffer, start: number, end: number): void {
@@ -404,7 +452,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
 
   /** One message that a query of the pooler's own brought. */
   #onOwnMessage(type: number, bytes: Buffer, start: number, end: number): void {
-    if (type === ServerMessage.ParameterStatus) this.#onParameter(bytes, start + 5, end);
+    if (type === ServerMessage.ParameterStatus && !this.#onParameter(bytes, start + 5, end)) {
+      this.close(BROKEN_PARAMETER);
+      return;
+    }
     if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
       this.statements.clear();
     }
@@ -423,7 +474,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   }
 
   onBadHeader(): void {
-    this.close('bad pkt header');
+    if (this.state === login) this.#failLogin('bad pkt header', null);
+    else this.close('bad pkt header');
   }
 
   /** Behind a ReadyForQuery, or a reply that answers of our own making follow. */
@@ -456,18 +508,24 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return this.requests.hasFakeDue ? Action.forwardEnd : Action.forward;
   }
 
-  #broken(): Action {
-    this.close('unknown pkt');
-    return Action.stop;
+  #broken(text: string): Action {
+    this.#fault = text;
+    return Action.rewrite;
+  }
+
+  #onLoginHeader(total: number): Action {
+    // A step of the login is being worked out: what follows waits for it.
+    if (this.link.isHeld) return Action.stop;
+    return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken('unknown pkt') : Action.take;
   }
 
   #onOwnHeader(type: number, total: number): Action {
     switch (type) {
       case ServerMessage.ParameterStatus:
       case ServerMessage.ErrorResponse:
-        return total > MAX_PARAMETER_BYTES ? this.#broken() : Action.take;
+        return total > MAX_PARAMETER_BYTES ? this.#broken('unknown pkt') : Action.take;
       case ServerMessage.ReadyForQuery:
-        return total === 6 ? Action.take : this.#broken();
+        return total === 6 ? Action.take : this.#broken('unknown pkt');
       case ServerMessage.CommandComplete:
         return total > MAX_TAG_BYTES ? Action.skip : Action.take;
       default:
@@ -483,16 +541,15 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return Action.stop;
   }
 
-  #onParameter(bytes: Buffer, start: number, end: number): void {
+  /** Notes a tracked parameter's value; false when the message is broken. */
+  #onParameter(bytes: Buffer, start: number, end: number): boolean {
     const pair = decodeParameterStatus(bytes, start, end);
-    if (pair === null) {
-      this.close('broken ParameterStatus packet');
-      return;
-    }
+    if (pair === null) return false;
     const index = this.owner.tracked.indexOf(pair[0]);
-    if (index === -1) return;
+    if (index === -1) return true;
     this.tracked[index] = pair[1];
     if (this.client !== null && this.#onOwnQueryDone === null) this.client.tracked[index] = pair[1];
+    return true;
   }
 
   #onLoginMessage(message: Buffer): void {

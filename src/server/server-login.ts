@@ -1,6 +1,8 @@
+import { DatabaseError } from 'pg-protocol';
 import { Parser } from 'pg-protocol/dist/parser.js';
 import type { ServerAuth, ServerAuthStep } from '../auth/server-auth.ts';
-import { AuthenticationCode, ServerMessage } from '../wire/codes.ts';
+import { AuthenticationCode, HEADER_BYTES, ServerMessage } from '../wire/codes.ts';
+import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { query, startupMessage } from '../wire/encode.ts';
 
 /**
@@ -67,8 +69,9 @@ export class ServerLogin {
         this.key = bytes.subarray(5);
         return NOTHING;
       case ServerMessage.ErrorResponse:
+        return this.#onError(bytes);
       case ServerMessage.ParameterStatus:
-        return this.#parse(bytes);
+        return this.#onParameter(bytes);
       case ServerMessage.ReadyForQuery:
         if (!this.#isAuthenticated) return failed('unknown pkt from server');
         if (!this.#isConnectQueryDue) return DONE;
@@ -95,34 +98,47 @@ export class ServerLogin {
   #onAuthStep(code: number, step: ServerAuthStep): LoginStep {
     if (step.kind === 'send') return step;
     if (step.kind === 'failed') {
-      return failed(step.text, { sqlstate: '08P01', message: step.text });
+      // Only what concerns the secrets is told to the clients that wait.
+      const isTold = step.text.startsWith('server login failed:');
+      return failed(step.text, isTold ? { sqlstate: '08P01', message: step.text } : null);
     }
     if (code === AuthenticationCode.ok) this.#isAuthenticated = true;
     return NOTHING;
   }
 
-  #parse(bytes: Buffer): LoginStep {
-    let step: LoginStep = NOTHING;
-    this.#parser.parse(bytes, (message) => {
-      if (message.name === 'parameterStatus') {
-        const { parameterName, parameterValue } = message as unknown as {
-          parameterName: string;
-          parameterValue: string;
-        };
-        this.parameters.set(parameterName, parameterValue);
-      } else if (message.name === 'error') {
-        const error = message as unknown as { code?: string; message: string };
-        if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
-          this.connectQueryError = error.message;
-        } else {
-          step = failed(error.message, {
-            sqlstate: error.code ?? '08P01',
-            message: error.message,
-          });
-        }
-      }
+  #onParameter(bytes: Buffer): LoginStep {
+    const pair = decodeParameterStatus(bytes, HEADER_BYTES, bytes.length);
+    if (pair === null) return failed('broken ParameterStatus packet');
+    this.parameters.set(pair[0], pair[1]);
+    return NOTHING;
+  }
+
+  #onError(bytes: Buffer): LoginStep {
+    const { message, sqlstate } = this.#readError(bytes);
+    if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
+      this.connectQueryError = message;
+      return NOTHING;
+    }
+    return failed(message, { sqlstate, message });
+  }
+
+  #readError(bytes: Buffer): Refusal {
+    const refusal = { message: '', sqlstate: '08P01' };
+    // The library's reader looks for the end of the fields without a bound, so it must be there: the
+    // NUL of the last field and one more. A message without it is read by our own decoder.
+    if (bytes.length < HEADER_BYTES + 2 || bytes.readUInt16BE(bytes.length - 2) !== 0) {
+      const fields = decodeReport(bytes, HEADER_BYTES, bytes.length);
+      return {
+        message: fields.get('M') ?? refusal.message,
+        sqlstate: fields.get('C') ?? refusal.sqlstate,
+      };
+    }
+    this.#parser.parse(bytes, (error) => {
+      if (!(error instanceof DatabaseError)) return;
+      refusal.message = error.message ?? refusal.message;
+      refusal.sqlstate = error.code ?? refusal.sqlstate;
     });
-    return step;
+    return refusal;
   }
 }
 

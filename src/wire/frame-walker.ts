@@ -95,6 +95,11 @@ export class FrameWalker {
     return this.#messageLeft > 0;
   }
 
+  /** The first bytes of a message have gone on, and its last ones have not come yet. */
+  get isForwarding(): boolean {
+    return this.#messageLeft > 0 && this.#action !== skip;
+  }
+
   /**
    * Called by `onHeader` before it answers `wait`, for a message of which `bytes` from its type byte
    * on are enough to decide: `return walker.waitFor(n)`. More than are there now, or it is a bug.

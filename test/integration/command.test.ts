@@ -10,8 +10,8 @@ import { newFolder } from '../support/echo-fleet.ts';
 const COMMAND = fileURLToPath(new URL('../../bin/pgfleet', import.meta.url));
 /** A program that tells where it runs, ends as it is told, and answers SIGTERM with status 42. */
 const MAIN = `
-console.log(process.versions.node, process.pid, process.argv.slice(2).join(' '));
 process.on('SIGTERM', () => process.exit(42));
+console.log(process.versions.node, process.pid, process.argv.slice(2).join(' '));
 if (process.argv[2] === 'die') process.kill(process.pid, 'SIGKILL');
 else if (process.argv[2] === 'wait') setInterval(() => {}, 1000);
 else process.exitCode = 5;

@@ -91,13 +91,20 @@ test('a check before every use, and servers that are idle for long', async (t) =
   });
 });
 
-test('a reset after every use, round robin, and logins that take too long', async (t) => {
+test('with server_round_robin the server that was released first is used first', async (t) => {
+  const { fleet } = await startModes(t, 18, { server_round_robin: 1 });
+  const { clients, pids } = await fourServers(fleet);
+  const next = [await pidOf(clients[0]!), await pidOf(clients[0]!), await pidOf(clients[3]!)];
+  assert.deepEqual(next, pids.slice(0, 3));
+  await endAll(clients);
+});
+
+test('a reset after every use, and logins that take too long', async (t) => {
   const { fleet } = await startModes(
     t,
     18,
     {
       server_reset_query_always: 1,
-      server_round_robin: 1,
       client_login_timeout: 1,
     },
     { down: 'host=127.0.0.1 port=1' },
@@ -110,12 +117,6 @@ test('a reset after every use, round robin, and logins that take too long', asyn
     assert.equal(await pidOf(client), pid);
     assert.deepEqual(textRows(await client.query("SELECT to_regclass('gone')")), [[null]]);
     await client.end();
-  });
-  await t.test('the server that was released first is used first', async () => {
-    const { clients, pids } = await fourServers(fleet);
-    const next = [await pidOf(clients[0]!), await pidOf(clients[0]!), await pidOf(clients[3]!)];
-    assert.deepEqual(next, pids.slice(0, 3));
-    await endAll(clients);
   });
   await t.test(
     'client_login_timeout ends silent clients, and those of a server that is down',

@@ -14,6 +14,8 @@ export interface Peaks {
 
 /** Asks PostgreSQL again and again how many connections it sees. */
 export interface BackendWatch {
+  /** Connections of a user or a group at the last look. */
+  now(name: string): number;
   /** Ends the watch and says what it has seen; throws when PostgreSQL stopped answering. */
   stop(): Promise<Peaks>;
 }
@@ -36,21 +38,17 @@ export async function watchBackends(
   await client.connect();
   const byUser = new Map<string, number>();
   const byGroup = new Map<string, number>();
+  let last = new Map<string, number>();
   let all = 0;
   let looks = 0;
   let isStopped = false;
   const look = async (): Promise<void> => {
     const { rows } = await client.query<{ user: string; count: number }>(LOOK);
     looks++;
-    const now = new Map(rows.map(({ user, count }) => [user, count]));
-    const sum = (users: Iterable<string>): number => {
-      let total = 0;
-      for (const user of users) total += now.get(user) ?? 0;
-      return total;
-    };
-    for (const [user, count] of now) raise(byUser, user, count);
-    for (const [group, users] of Object.entries(groups)) raise(byGroup, group, sum(users));
-    all = Math.max(all, sum(now.keys()));
+    last = new Map(rows.map(({ user, count }) => [user, count]));
+    for (const [user, count] of last) raise(byUser, user, count);
+    for (const [group, users] of Object.entries(groups)) raise(byGroup, group, sum(last, users));
+    all = Math.max(all, sum(last, last.keys()));
   };
   const watching = (async () => {
     while (!isStopped) {
@@ -61,12 +59,19 @@ export async function watchBackends(
   // Whoever stops the watch hears of it.
   watching.catch(() => undefined);
   return {
+    now: (name) => sum(last, groups[name] ?? [name]),
     stop: async () => {
       isStopped = true;
       await watching.finally(() => client.end());
       return { byUser, byGroup, all, looks };
     },
   };
+}
+
+function sum(counts: ReadonlyMap<string, number>, names: Iterable<string>): number {
+  let total = 0;
+  for (const name of names) total += counts.get(name) ?? 0;
+  return total;
 }
 
 function raise(peaks: Map<string, number>, key: string, count: number): void {

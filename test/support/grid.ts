@@ -1,5 +1,6 @@
 import { type TestContext, test } from 'node:test';
 import { startPgfleet, type TestPgfleet } from './pgfleet.ts';
+import type { Section } from './pooler.ts';
 import { startPostgres, type TestPostgres } from './postgres.ts';
 import { hasPostgres15, type PostgresVersion } from './postgres-files.ts';
 import { requirePackage } from './skip.ts';
@@ -35,6 +36,8 @@ export interface GridOptions {
   readonly layouts?: readonly Layout[];
   /** Run once on each server, as the superuser, in the database `app`. */
   readonly prepare?: (postgres: TestPostgres) => Promise<void>;
+  /** Added to the fleets' `[pgbouncer]`. */
+  readonly settings?: Section;
   /** Debian packages, and whether they are there. */
   readonly needs?: Readonly<Record<string, () => boolean>>;
 }
@@ -65,7 +68,11 @@ export function onFleets(
           const fleet = await startPgfleet({
             postgres,
             size,
-            settings: { pool_mode: mode, default_pool_size: POOL_SIZES[mode] },
+            settings: {
+              pool_mode: mode,
+              default_pool_size: POOL_SIZES[mode],
+              ...options.settings,
+            },
           });
           inner.after(() => fleet.stop());
           await run(inner, { postgres, fleet, mode });

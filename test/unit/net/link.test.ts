@@ -74,6 +74,7 @@ test('a link whose socket holds bytes after the turn is full until the peer has 
   assert.equal(link.isFull, true);
   inTurn(() => link.write(bytes('b')));
   assert.deepEqual(handler.events, ['full']);
+  assert.equal(handler.fullCalls, 2);
   socket.takes = true;
   socket.take();
   assert.equal(link.isFull, false);

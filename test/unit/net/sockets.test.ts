@@ -87,8 +87,14 @@ for (const kind of KINDS) {
     const { near, far } = await linkedPair(t, kind, nearEnd, farEnd);
     nearEnd.link = near;
     farEnd.link = far;
+    // Neither reads until the other is full.
+    near.pause();
+    far.pause();
     nearEnd.pump();
     farEnd.pump();
+    await within('both full', Promise.all([nearEnd.seen('full'), farEnd.seen('full')]));
+    near.resume();
+    far.resume();
     await until('all has crossed', () => nearEnd.got === total && farEnd.got === total, {
       deadlineMs: 120_000,
     });

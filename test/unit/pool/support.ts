@@ -180,8 +180,7 @@ export class FakeClient implements PoolClient {
   readonly id = ++lastClient;
   readonly ptr = `0x${this.id}`;
   readonly fake = fakeLink();
-  #server: ServerConnection | null = null;
-  #isLeaving = false;
+  server: ServerConnection | null = null;
   isWelcomed = true;
   queryStart = 0;
   waitStart = 0;
@@ -191,6 +190,7 @@ export class FakeClient implements PoolClient {
   connectedAt = clock.now;
   queryWaitTimeout = 0;
   isMidRequest = false;
+  isMidMessage = false;
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
@@ -207,15 +207,6 @@ export class FakeClient implements PoolClient {
 
   get link(): Link {
     return this.fake.link;
-  }
-
-  get server(): ServerConnection | null {
-    return this.#server;
-  }
-
-  set server(server: ServerConnection | null) {
-    if (server === null && !this.#isLeaving) this.events.push('free');
-    this.#server = server;
   }
 
   get isWaiting(): boolean {
@@ -247,15 +238,18 @@ export class FakeClient implements PoolClient {
 
   /** Goes away. */
   leave(): void {
-    this.#isLeaving = true;
     inTurn(() => this.pool.leave(this));
     this.pool.clients--;
   }
 
   onServerLost(text: string): void {
-    this.#server = null;
+    this.server = null;
     this.events.push(`lost: ${text}`);
     this.leave();
+  }
+
+  onServerFree(): void {
+    this.events.push('free');
   }
 
   onServer(): void {
