@@ -445,7 +445,7 @@ test('clear forgets requests, the COPY, the failure and the doubt', () => {
 
 test('the names that requests in flight make or close are told until their replies', () => {
   const requests = new RequestsInFlight();
-  const statement = new StatementRegistry().intern('select 1\0\0\0');
+  const statement = new PreparedStatement(1, 'select 1\0\0\0');
   requests.push(RequestKind.query, RequestAction.forward);
   requests.push(RequestKind.parse, RequestAction.forward, statement, 'a');
   requests.push(RequestKind.close, RequestAction.fake, statement, 'b');
