@@ -251,6 +251,11 @@ export class Pool implements ServerOwner {
 
   /** Ends the link of a client that stays; the server goes on to the next. */
   giveBack(client: PoolClient, server: ServerConnection): void {
+    if (server.requests.isUncertain) {
+      // An answer that is still to come would be the next client's.
+      server.sendBarrier();
+      return;
+    }
     client.server = null;
     server.client = null;
     // A slow client may have stopped it; what it had to say is in that client's hands now.
@@ -630,7 +635,9 @@ function reasonToClose(client: PoolClient, server: ServerConnection): string | n
       ? 'client disconnected with queries in progress'
       : 'client disconnected with query in progress';
   }
-  if (server.requests.size > 0) return 'client disconnect while server was not ready';
+  if (server.requests.size > 0 || server.requests.isUncertain) {
+    return 'client disconnect while server was not ready';
+  }
   return null;
 }
 

@@ -11,6 +11,11 @@ import { ServerMessage } from '../wire/codes.ts';
  * error and the next Sync (PostgreSQL documentation, "Extended Query"), so at the ReadyForQuery that
  * follows, everything through that Sync is struck out. A simple query's error is different: its
  * ReadyForQuery still answers the query itself.
+ *
+ * One thing cannot be known: when COPY from the client fails, which of the Syncs among its data the
+ * server had ignored by then, as it does while it reads data, and which it will answer. From then on
+ * the list `isUncertain`, and only a barrier, an empty query whose answer has a type of its own,
+ * tells when the last answer of the client's has come.
  */
 
 /** What was sent; `query`, `functionCall` and `sync` are answered by ReadyForQuery. */
@@ -25,10 +30,13 @@ export const RequestKind = {
   close: 8,
   copyDone: 9,
   copyFail: 10,
+  /** An empty query of the pooler's own. */
+  barrier: 11,
 } as const;
 export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
 const { query, functionCall, sync, parse, bind, describe, execute, close, copyDone, copyFail } =
   RequestKind;
+const { barrier } = RequestKind;
 
 /** Whose the request is: the client's; the pooler's; the client's, but answered by the pooler. */
 export const RequestAction = { forward: 0, swallow: 1, fake: 2 } as const;
@@ -64,6 +72,10 @@ export class RequestsInFlight {
   /** An error was answered and its ReadyForQuery has not come yet. */
   #hasFailed = false;
   #isCopyIn = false;
+  /** More ReadyForQuery may come than are awaited. */
+  #isUncertain = false;
+  /** The barrier's EmptyQueryResponse has come: the next ReadyForQuery is its own. */
+  #isBarrierPassed = false;
   #failed: FailedRequest[] | null = null;
 
   get size(): number {
@@ -73,6 +85,17 @@ export class RequestsInFlight {
   /** The server reads COPY data: between CopyInResponse or CopyBothResponse and the command's end. */
   get isCopyIn(): boolean {
     return this.#isCopyIn;
+  }
+
+  /** There may be answers to come although none is awaited. */
+  get isUncertain(): boolean {
+    return this.#isUncertain;
+  }
+
+  /** Notes an empty query of the pooler's own, sent because of `isUncertain`; nothing is awaited. */
+  pushBarrier(): void {
+    this.#isUncertain = false;
+    this.push(barrier, RequestAction.swallow);
   }
 
   /** An answer of the pooler's own making is next. */
@@ -97,7 +120,7 @@ export class RequestsInFlight {
         return this.#onReady();
       case ServerMessage.ErrorResponse:
         this.#hasFailed = true;
-        if (this.#isCopyIn) this.#endCopy();
+        if (this.#isCopyIn && this.#endCopy()) this.#isUncertain = true;
         return ReplyAction.forward;
       case ServerMessage.CommandComplete:
         if (this.#isCopyIn) {
@@ -107,6 +130,11 @@ export class RequestsInFlight {
         }
         return this.#answer(execute);
       case ServerMessage.EmptyQueryResponse:
+        if (this.#size > 0 && this.#headKind() === barrier) {
+          this.#isBarrierPassed = true;
+          return ReplyAction.swallow;
+        }
+        return this.#answer(execute);
       case ServerMessage.PortalSuspended:
         return this.#answer(execute);
       case ServerMessage.ParseComplete:
@@ -153,6 +181,8 @@ export class RequestsInFlight {
     while (this.#size > 0) this.#pop();
     this.#hasFailed = false;
     this.#isCopyIn = false;
+    this.#isUncertain = false;
+    this.#isBarrierPassed = false;
     this.#failed = null;
   }
 
@@ -161,7 +191,12 @@ export class RequestsInFlight {
     this.#dropStrayCopyEnds();
     let action: ReplyAction = ReplyAction.forward;
     if (this.#size > 0) {
-      if (isAnsweredByReady(this.#headKind())) {
+      if (this.#headKind() === barrier) {
+        if (!this.#isBarrierPassed) return action;
+        this.#isBarrierPassed = false;
+        action = ReplyAction.swallow;
+        this.#pop();
+      } else if (isAnsweredByReady(this.#headKind())) {
         action = this.#headReplyAction();
         this.#pop();
       } else if (this.#hasFailed) {
@@ -189,15 +224,18 @@ export class RequestsInFlight {
   /**
    * The COPY is over: strikes out the client's CopyDone or CopyFail, and the Syncs before it that
    * the server ignored while it read data. A simple query stays, for its ReadyForQuery is to come.
+   * Returns whether a Sync was struck out.
    */
-  #endCopy(): void {
+  #endCopy(): boolean {
     this.#isCopyIn = false;
+    let hasSync = false;
     const isSimple = this.#size > 0 && this.#headKind() === query;
     const first = isSimple ? 1 : 0;
     let end = first;
     while (end < this.#size) {
       const kind = this.#kindAt(end++);
       if (kind === copyDone || kind === copyFail) break;
+      if (kind === sync) hasSync = true;
       if (kind === sync || kind === execute) continue;
       end--;
       break;
@@ -210,6 +248,7 @@ export class RequestsInFlight {
       end--;
     }
     for (; end > 0; end--) this.#pop();
+    return hasSync;
   }
 
   /** A CopyDone or CopyFail that is next while no COPY runs: the server ignores it. */

@@ -262,6 +262,13 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.send(query(sql));
   }
 
+  /** Sends an empty query, behind whose answer nothing of what was sent before can come. */
+  sendBarrier(): void {
+    this.isReady = false;
+    this.send(EMPTY_QUERY);
+    this.requests.pushBarrier();
+  }
+
   /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
   get isInTransaction(): boolean {
     return this.transactionStatus !== TransactionStatus.idle;
@@ -394,9 +401,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         if (total !== 6) return this.#broken('unknown pkt');
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
-        this.requests.onReply(type);
         this.isReady = true;
-        return Action.forwardEnd;
+        return this.requests.onReply(type) === ReplyAction.forward
+          ? Action.forwardEnd
+          : Action.take;
       case ServerMessage.CommandComplete:
         if (end - at < total && total <= 22) return Action.wait;
         if (isStatementsGone(bytes, at, total)) {
@@ -445,7 +453,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     } else if (this.#onOwnQueryDone !== null) {
       this.#onOwnMessage(type, bytes, start, end);
     } else {
-      this.sendFakes();
+      this.onEnd(type);
     }
   }
 
@@ -613,6 +621,7 @@ function cutReason(reason: string): string {
   return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
 }
 
+const EMPTY_QUERY = query('');
 const DEALLOCATE_ALL = Buffer.from('DEALLOCATE ALL\0');
 const DISCARD_ALL = Buffer.from('DISCARD ALL\0');
 
