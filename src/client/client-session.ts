@@ -284,7 +284,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onDrain(): void {
     const { server } = this;
-    if (server !== null && !server.isRunningOwn) server.link.resume();
+    server?.link.resume();
     if (!this.link.isHeld && !server?.link.isFull) this.link.resume();
   }
 

@@ -14,8 +14,8 @@ import { ServerMessage } from '../wire/codes.ts';
  *
  * One thing cannot be known: when COPY from the client fails, which of the Syncs among its data the
  * server had ignored by then, as it does while it reads data, and which it will answer. From then on
- * the list `isUncertain`, and only a barrier, an empty query whose answer has a type of its own,
- * tells when the last answer of the client's has come.
+ * the list `isUncertain`, and only a barrier, a query of the pooler's own whose answer nobody else
+ * can have asked for, tells when the last answer of the client's has come.
  */
 
 /** What was sent; `query`, `functionCall` and `sync` are answered by ReadyForQuery. */
@@ -30,7 +30,7 @@ export const RequestKind = {
   close: 8,
   copyDone: 9,
   copyFail: 10,
-  /** An empty query of the pooler's own. */
+  /** A query of the pooler's own that tells where the client's answers end. */
   barrier: 11,
 } as const;
 export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
@@ -74,8 +74,6 @@ export class RequestsInFlight {
   #isCopyIn = false;
   /** More ReadyForQuery may come than are awaited. */
   #isUncertain = false;
-  /** The barrier's EmptyQueryResponse has come: the next ReadyForQuery is its own. */
-  #isBarrierPassed = false;
   #failed: FailedRequest[] | null = null;
 
   get size(): number {
@@ -92,10 +90,20 @@ export class RequestsInFlight {
     return this.#isUncertain;
   }
 
-  /** Notes an empty query of the pooler's own, sent because of `isUncertain`; nothing is awaited. */
+  /** Notes a barrier, sent because of `isUncertain`; nothing is awaited. */
   pushBarrier(): void {
     this.#isUncertain = false;
     this.push(barrier, RequestAction.swallow);
+  }
+
+  /** The next answer may be the barrier's. */
+  get isBarrierNext(): boolean {
+    return this.#size > 0 && this.#headKind() === barrier;
+  }
+
+  /** The barrier's answer has begun to come. */
+  popBarrier(): void {
+    if (this.isBarrierNext) this.#pop();
   }
 
   /** An answer of the pooler's own making is next. */
@@ -130,11 +138,6 @@ export class RequestsInFlight {
         }
         return this.#answer(execute);
       case ServerMessage.EmptyQueryResponse:
-        if (this.#size > 0 && this.#headKind() === barrier) {
-          this.#isBarrierPassed = true;
-          return ReplyAction.swallow;
-        }
-        return this.#answer(execute);
       case ServerMessage.PortalSuspended:
         return this.#answer(execute);
       case ServerMessage.ParseComplete:
@@ -182,7 +185,6 @@ export class RequestsInFlight {
     this.#hasFailed = false;
     this.#isCopyIn = false;
     this.#isUncertain = false;
-    this.#isBarrierPassed = false;
     this.#failed = null;
   }
 
@@ -191,15 +193,10 @@ export class RequestsInFlight {
     this.#dropStrayCopyEnds();
     let action: ReplyAction = ReplyAction.forward;
     if (this.#size > 0) {
-      if (this.#headKind() === barrier) {
-        if (!this.#isBarrierPassed) return action;
-        this.#isBarrierPassed = false;
-        action = ReplyAction.swallow;
-        this.#pop();
-      } else if (isAnsweredByReady(this.#headKind())) {
+      if (isAnsweredByReady(this.#headKind())) {
         action = this.#headReplyAction();
         this.#pop();
-      } else if (this.#hasFailed) {
+      } else if (this.#hasFailed && !this.isBarrierNext) {
         while (this.#size > 0) {
           const kind = this.#headKind();
           this.#noteFailed();

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
@@ -73,6 +74,8 @@ const NEXT: Record<ServerState, number> = {
 const MAX_PARAMETER_BYTES = 1 << 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
+/** Header of a RowDescription, its count and a barrier's column name. */
+const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + 32;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 /** Longest reason that PgBouncer shows. */
 const MAX_REASON_BYTES = 127;
@@ -159,6 +162,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #onOwnQueryDone: ((failed: boolean) => void) | null = null;
   #hasOwnQueryFailed = false;
   #isConnected = false;
+  /** The column of the barrier on its way. */
+  #barrierName: Buffer | null = null;
   /** Why the message at hand ends the connection. */
   #fault = '';
   /** Bytes that were read together with the last ReadyForQuery have not been looked at yet. */
@@ -262,11 +267,26 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.send(query(sql));
   }
 
-  /** Sends an empty query, behind whose answer nothing of what was sent before can come. */
+  /**
+   * Sends a query whose answer cannot be taken for another's, for its column has a secret name:
+   * behind it nothing of what was sent before can come. Ends in `onReady` of the owner.
+   */
   sendBarrier(): void {
     this.isReady = false;
-    this.send(EMPTY_QUERY);
+    const name = randomBytes(16).toString('hex');
+    this.#barrierName = Buffer.from(name);
+    this.send(query(`SELECT 1 AS "${name}"`));
     this.requests.pushBarrier();
+  }
+
+  /** Whether this RowDescription is the barrier's: what follows until ReadyForQuery is its answer. */
+  #passesBarrier(bytes: Buffer, at: number, end: number): boolean {
+    const name = this.#barrierName;
+    if (name?.compare(bytes, at + HEADER_BYTES + 2, end) !== 0) return false;
+    this.#barrierName = null;
+    this.requests.popBarrier();
+    this.#onOwnQueryDone = () => this.owner.onReady(this);
+    return true;
   }
 
   /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
@@ -401,10 +421,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         if (total !== 6) return this.#broken('unknown pkt');
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
+        this.requests.onReply(type);
         this.isReady = true;
-        return this.requests.onReply(type) === ReplyAction.forward
-          ? Action.forwardEnd
-          : Action.take;
+        return Action.forwardEnd;
       case ServerMessage.CommandComplete:
         if (end - at < total && total <= 22) return Action.wait;
         if (isStatementsGone(bytes, at, total)) {
@@ -422,11 +441,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.CopyBothResponse:
         this.client.onCopyIn();
         return this.#reply(type);
+      case ServerMessage.RowDescription:
+        if (this.requests.isBarrierNext) {
+          const known = Math.min(total, BARRIER_KNOWN_BYTES);
+          if (end - at < known) return this.#walker.waitFor(known);
+          if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
+        }
+        return this.#reply(type);
       case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
-      case ServerMessage.RowDescription:
       case ServerMessage.NoData:
       case ServerMessage.EmptyQueryResponse:
       case ServerMessage.PortalSuspended:
@@ -453,7 +478,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     } else if (this.#onOwnQueryDone !== null) {
       this.#onOwnMessage(type, bytes, start, end);
     } else {
-      this.onEnd(type);
+      this.sendFakes();
     }
   }
 
@@ -621,7 +646,6 @@ function cutReason(reason: string): string {
   return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
 }
 
-const EMPTY_QUERY = query('');
 const DEALLOCATE_ALL = Buffer.from('DEALLOCATE ALL\0');
 const DISCARD_ALL = Buffer.from('DISCARD ALL\0');
 
