@@ -128,7 +128,12 @@ async function runFiles(title: string, files: readonly string[]): Promise<void> 
     ...(isLate ? [`did not end within ${fileDeadlineMs / 1000} s`] : []),
     ...(code === 0 || isLate ? [] : [`ended with status ${code}`]),
     ...(counts === null || counts.tests === 0 ? ['ran no test'] : []),
-    ...left.map((process) => `left a process behind: ${process}`),
+    // A hook that fails, as the watch for leaks does, is in no count and in no status.
+    ...(code === 0 && text.includes('✖ failing tests') ? ['a hook failed, see above'] : []),
+    ...(process.env['PGFLEET_NO_SKIP'] === '1' && (counts?.skipped ?? 0) > 0
+      ? [`skipped ${counts?.skipped}, and nothing may be`]
+      : []),
+    ...left.map((leftover) => `left a process behind: ${leftover}`),
   ];
   if (problems.length > 0) {
     failures.push(`${title}: ${problems.join('; ')}`);

@@ -1,7 +1,6 @@
 import { log } from '../log/logger.ts';
 import type { Mesh } from '../mesh/mesh.ts';
-import type { LinkHandler } from '../net/link.ts';
-import { connectLink, type SocketOptions } from '../net/sockets.ts';
+import type { Link, LinkHandler } from '../net/link.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
 import { clock } from '../util/clock.ts';
 import { Ring } from '../util/ring.ts';
@@ -34,6 +33,8 @@ export interface CancelTarget {
   readonly id: number;
   readonly server: ServerConnection | null;
   readonly isConsole: boolean;
+  /** When its query in hand began, milliseconds of the coarse clock; 0: none. */
+  readonly queryStart: number;
   /** It is queued for a server. */
   readonly isWaiting: boolean;
   /** Takes a waiting client out of the queue and answers its query with SQLSTATE 57014. */
@@ -42,9 +43,18 @@ export interface CancelTarget {
   onCancelGone(server: ServerConnection): void;
 }
 
+/** Makes a link to where a server listens; `onConnect` is called when it is connected. */
+type Connect = (
+  place: ServerConnection['place'],
+  handler: LinkHandler,
+  onConnect: () => void,
+) => Pick<Link, 'write' | 'destroy'>;
+
 interface Pending {
   readonly target: CancelTarget;
   readonly server: ServerConnection;
+  /** Tells the query that was to be cancelled from the client's next one on the same server. */
+  readonly queryStart: number;
   readonly done: () => void;
   readonly since: number;
 }
@@ -56,7 +66,7 @@ export interface CancellerOptions {
   readonly size: number;
   readonly peerId: number;
   readonly peer: (id: number) => Parameters<Mesh['forwardCancelToPeer']>[0] | null;
-  readonly sockets: SocketOptions;
+  readonly connect: Connect;
   /** Milliseconds; 0: for ever. */
   readonly waitTimeoutMs: number;
 }
@@ -105,9 +115,10 @@ export class Canceller {
       return done();
     }
     const { server } = target;
-    if (server === null || server.isReady || server.isRunningOwn) return done();
+    if (server === null || server.isAtRest || server.isRunningOwn) return done();
     server.cancelsInFlight++;
-    this.#queue.push({ target, server, done, since: clock.now });
+    const { queryStart } = target;
+    this.#queue.push({ target, server, queryStart, done, since: clock.now });
     this.#next();
   }
 
@@ -135,7 +146,7 @@ export class Canceller {
       }
       const errand: CancelErrand = new CancelErrand(
         pending.server,
-        this.#options.sockets,
+        this.#options.connect,
         () => isStillRunning(pending),
         () => {
           this.#open.delete(errand);
@@ -155,8 +166,8 @@ export class Canceller {
 }
 
 /** The query that was to be cancelled has not ended. */
-function isStillRunning({ target, server }: Pending): boolean {
-  return target.server === server && !server.isReady;
+function isStillRunning({ target, server, queryStart }: Pending): boolean {
+  return target.server === server && !server.isAtRest && target.queryStart === queryStart;
 }
 
 /** One connection that carries one CancelRequest and ends when the server closes it. */
@@ -167,12 +178,12 @@ class CancelErrand implements LinkHandler {
 
   constructor(
     server: ServerConnection,
-    sockets: SocketOptions,
+    connect: Connect,
     isWanted: () => boolean,
     onDone: () => void,
   ) {
     this.#onDone = onDone;
-    this.#link = connectLink(server.place, this, sockets, () => {
+    this.#link = connect(server.place, this, () => {
       if (isWanted()) this.#link.write(cancelRequest(server.cancelKey));
       else this.giveUp();
     });

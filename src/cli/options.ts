@@ -9,7 +9,7 @@ Usage:
 Options:
   -d, --daemon         run in the background (needs pidfile)
   -q, --quiet          do not log to stderr
-  -R, --reboot         replace a running fleet
+  -R, --reboot         replace a running fleet (not in this version)
   -u, --user=USERNAME  assume the identity of USERNAME
   -v, --verbose        log more; may be given up to three times
   -V, --version        show the version and exit

@@ -36,22 +36,27 @@ export class Admission {
     );
   }
 
-  /** Counts a client for its database and user; or says which limit it would exceed. */
-  enter(entry: DatabaseEntry | null, database: string, user: string): string | null {
-    const databaseCount = (this.#byDatabase.get(database) ?? 0) + 1;
-    const userCount = (this.#byUser.get(user) ?? 0) + 1;
+  /** Name of the limit that one more client of this database and user would exceed, or null. */
+  exceeded(entry: DatabaseEntry | null, database: string, user: string): string | null {
     if (entry !== null) {
       const limit = effectiveMaxDbClientConnections(this.#index, entry);
-      if (isAbove(databaseCount, this.#share(limit, database))) return 'max_db_client_connections';
+      if (isAbove(this.ofDatabase(database) + 1, this.#share(limit, database))) {
+        return 'max_db_client_connections';
+      }
     }
     const limit = effectiveMaxUserClientConnections(this.#index, user);
-    if (isAbove(userCount, this.#share(limit, user))) return 'max_user_client_connections';
-    this.#byDatabase.set(database, databaseCount);
-    this.#byUser.set(user, userCount);
-    return null;
+    return isAbove(this.ofUser(user) + 1, this.#share(limit, user))
+      ? 'max_user_client_connections'
+      : null;
   }
 
-  /** Undoes one `enter` that let a client in. */
+  /** Counts a client for its database and user. */
+  enter(database: string, user: string): void {
+    this.#byDatabase.set(database, this.ofDatabase(database) + 1);
+    this.#byUser.set(user, this.ofUser(user) + 1);
+  }
+
+  /** Undoes one `enter`. */
   leave(database: string, user: string): void {
     decrease(this.#byDatabase, database);
     decrease(this.#byUser, user);

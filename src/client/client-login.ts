@@ -40,7 +40,7 @@ const MAX_USER_BYTES = 128;
 /** Longest database name shown in an error. */
 const MAX_DATABASE_BYTES = 63;
 /** Names of the console's database. */
-export const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
+const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
 
 const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
 type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
@@ -170,6 +170,7 @@ export class ClientLogin {
     const database = request.database === '' ? request.user : request.database;
     const isConsole = CONSOLE_DATABASES.has(database);
     const received = bytes.subarray(start, end);
+    this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
     const isNewer = (startup.version & 0xffff) > 0;
     if (isNewer || request.unknownOptions.length > 0) {
@@ -178,70 +179,74 @@ export class ClientLogin {
     if (request.replication !== 'none') {
       return session.fatal('replication connections are not supported by this version');
     }
-    this.#request = request;
     if (isConsole) this.#onConsole(request);
     else this.#onDatabase(database, request);
   }
 
   /**
-   * Whether this worker serves the client: it has slots for the pool and room for a client. If not,
-   * the client goes to another worker that may, or is refused when none is left.
+   * Whether this worker serves the client: it has slots for the pool and room below the limits of
+   * clients. If not, the client goes to another worker that may, or is refused when none is left.
    */
-  #staysHere(database: string, user: string, received: Buffer): boolean {
+  #staysHere(database: string, asked: string, received: Buffer): boolean {
     const session = this.#session;
     const context = this.#context;
-    const isFull = context.admission.isOverTotal;
+    const { admission } = context;
+    this.#entry =
+      Buffer.byteLength(database) > MAX_DATABASE_BYTES ? null : context.index.database(database);
+    const entry = this.#entry;
+    const user = entry?.user !== undefined && this.#isAny ? (entry.user ?? asked) : asked;
+    const known = entry === null ? '' : database;
+    const limit = admission.isOverTotal
+      ? 'max_client_conn'
+      : admission.exceeded(entry, known, user);
     const places = context.placesFor(database, user);
-    if (!isFull && places.includes(context.worker)) return true;
+    if (limit === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
     this.#stage = LoginStage.over;
     if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
-    session.fatal(
-      isFull
-        ? 'no more connections allowed (max_client_conn)'
-        : 'the worker that has a slot for this pool cannot be reached',
-    );
+    if (limit === null) {
+      session.fatal('the worker that has a slot for this pool cannot be reached');
+    } else if (limit === 'max_client_conn') {
+      session.fatal('no more connections allowed (max_client_conn)');
+    } else {
+      session.identify('', user);
+      session.fatal(`client connections exceeded (${limit})`);
+    }
     return false;
+  }
+
+  get #isAny(): boolean {
+    return this.#context.index.settings.auth_type === 'any';
   }
 
   #onDatabase(database: string, request: StartupRequest): void {
     const session = this.#session;
-    const context = this.#context;
-    const { index } = context;
-    this.#entry = index.database(database);
+    const entry = this.#entry;
     if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
       return session.fatal('username too long');
-    if (Buffer.byteLength(database) > MAX_DATABASE_BYTES) this.#entry = null;
     let { user } = request;
-    if (index.settings.auth_type === 'any') {
-      if (this.#entry === null || this.#entry.user === null) {
-        return session.fatal('bouncer config error');
-      }
-      user = this.#entry.user;
+    if (this.#isAny) {
+      if (entry === null || entry.user === null) return session.fatal('bouncer config error');
+      user = entry.user;
     }
-    session.identify(this.#entry === null ? '' : database, user);
-    const exceeded = context.admission.enter(this.#entry, session.databaseName, user);
-    if (exceeded !== null) {
-      return session.fatal(`client connections exceeded (${exceeded})`);
-    }
-    session.noteAdmitted();
+    session.identify(entry === null ? '' : database, user);
+    session.admit();
     this.#authenticate(user);
   }
 
   #onConsole(request: StartupRequest): void {
     const session = this.#session;
-    const { adminUsers, statsUsers, index, admission } = this.#context;
-    const isAny = index.settings.auth_type === 'any';
+    const { adminUsers, statsUsers, admission } = this.#context;
     const isAdmin = adminUsers.has(request.user);
     const isKnown = this.#context.secretOf(request.user) !== null;
-    session.identify('pgbouncer', isAny ? 'pgbouncer' : request.user);
+    session.identify('pgbouncer', this.#isAny ? 'pgbouncer' : request.user);
     if (!isAdmin) {
-      const exceeded = admission.enter(null, 'pgbouncer', session.userName);
+      const exceeded = admission.exceeded(null, 'pgbouncer', session.userName);
       if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
-      session.noteAdmitted();
+      session.admit();
     }
     if (isAdmin) this.#rights = 'admin';
-    else if (isAny || statsUsers.has(request.user)) this.#rights = 'stats';
+    else if (this.#isAny || statsUsers.has(request.user)) this.#rights = 'stats';
     else if (isKnown) return session.fatal('not allowed');
     this.#authenticate(request.user);
   }
@@ -318,6 +323,9 @@ export class ClientLogin {
       const asked = this.#request!.database || this.#request!.user;
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
       return session.fatal(`no such database: ${name}`);
+    }
+    if (!context.index.hasDatabase(entry.name) && !context.pools.hasDatabase(entry.name)) {
+      session.info(`registered new auto-database: ${entry.name}`);
     }
     const database = context.pools.database(entry);
     if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);

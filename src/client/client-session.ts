@@ -4,8 +4,8 @@ import type { Link, LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolClient } from '../pool/pool-client.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
-import { bindHead, findNul, INCOMPLETE, namedMessage, parseMessage } from '../prepared/messages.ts';
-import type { PreparedStatement } from '../prepared/statement.ts';
+import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
+import { Outcome, type Translation } from '../prepared/translator.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import { RequestAction, RequestKind } from '../server/requests-in-flight.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
@@ -44,8 +44,6 @@ type Discard = (typeof Discard)[keyof typeof Discard];
 /** PostgreSQL's answer to a statement that was cancelled (SQLSTATE query_canceled). */
 const CANCELED = errorResponse('ERROR', '57014', 'canceling statement due to user request');
 
-/** Longest Describe, Close or pair of names in a Bind; PostgreSQL's names are at most 63 bytes. */
-const MAX_NAMED_BYTES = 65_536;
 /** Longest named Parse, which is kept as a whole. */
 const MAX_PARSE_BYTES = 1 << 28;
 /** Longest message to the console. */
@@ -85,15 +83,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #login: ClientLogin | null;
   #backend: LocalBackend | null = null;
   readonly #walker: FrameWalker;
-  #isCopyIn = false;
   #discard: Discard = Discard.nothing;
-  /** CopyDone or CopyFail sent before the server said that it reads COPY data. */
-  #earlyCopyEnds = 0;
   /** All of the messages since the last Sync were answered without a server. */
   #isAnsweredHere = false;
-  #bindStatement: PreparedStatement | null = null;
-  #bindPortalEnd = 0;
-  #bindNameEnd = 0;
   /** Why the message at hand ends the session. */
   #refusal: string | null = null;
   /** Set while it counts for its database and user. */
@@ -145,7 +137,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get isMidRequest(): boolean {
-    return this.#isCopyIn || this.#walker.isMidMessage;
+    return this.#walker.isMidMessage;
   }
 
   get isWaiting(): boolean {
@@ -179,8 +171,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.userName = user;
   }
 
-  /** Marks the session as counted by `Admission.enter`. */
-  noteAdmitted(): void {
+  /** Counts the session for its database and user until it closes. */
+  admit(): void {
+    this.#context.admission.enter(this.databaseName, this.userName);
     this.#admitted = true;
   }
 
@@ -273,7 +266,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const used = this.#walker.walk(bytes, start, end);
     if (this.isClosed) return end;
     this.link.needBytes = this.#walker.needBytes;
-    if (this.server !== null) this.#settleLateCopy(this.server);
+    if (this.server !== null) this.#settleLateMessage(this.server);
     return used;
   }
 
@@ -318,18 +311,18 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Execute:
         return this.#request(RequestKind.execute);
       case ClientMessage.Parse:
-        return this.#onParse(bytes, at, total, end);
+        return this.#onStatementMessage(type, RequestKind.parse, bytes, at, total, end);
       case ClientMessage.Bind:
-        return this.#onBind(bytes, at, total, end);
+        return this.#onStatementMessage(type, RequestKind.bind, bytes, at, total, end);
       case ClientMessage.Describe:
+        return this.#onStatementMessage(type, RequestKind.describe, bytes, at, total, end);
       case ClientMessage.Close:
-        return this.#onDescribeOrClose(type, bytes, at, total, end);
+        return this.#onStatementMessage(type, RequestKind.close, bytes, at, total, end);
       case ClientMessage.FunctionCall:
         return this.#request(RequestKind.functionCall);
       case ClientMessage.Flush:
-        if (!this.#hasServer()) return Action.stop;
-        this.server!.isReady = false;
-        return Action.forward;
+        // Without a server nothing is owed that could be waited for.
+        return this.server === null ? Action.skip : Action.forward;
       case ClientMessage.CopyData:
         return this.server === null || this.#isLate(this.server) ? Action.skip : Action.forward;
       case ClientMessage.CopyDone:
@@ -357,20 +350,17 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         this.link.write(READY_IDLE);
         break;
       case ClientMessage.Parse:
-        this.#takeParse(bytes, start, end);
-        break;
       case ClientMessage.Describe:
-        this.#takeDescribe(bytes, start, end);
-        break;
       case ClientMessage.Close:
-        this.#takeClose(bytes, start, end);
+        this.#takeStatementMessage(type, bytes, start, end);
         break;
       default:
         break;
     }
   }
 
-  onHead(type: number, bytes: Buffer, at: number): number {
+  /** In front of a message that ends the session, or of a Bind whose translation is at hand. */
+  onHead(type: number, _bytes: Buffer, at: number): number {
     if (this.#refusal !== null) {
       this.fatal(this.#refusal);
       return 0;
@@ -379,14 +369,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.close('client close request');
       return 0;
     }
-    const server = this.server!;
-    const statement = this.#bindStatement!;
-    this.#prepareOn(server, statement);
-    const total = 1 + bytes.readInt32BE(at + 1);
-    const { serverName } = statement;
-    server.send(bindHead(bytes, at, total, this.#bindPortalEnd, this.#bindNameEnd, serverName));
-    server.requests.push(RequestKind.bind, RequestAction.forward);
-    return this.#bindNameEnd + 1 - at;
+    const answer = this.#context.translator.last;
+    this.pool!.traffic.binds++;
+    this.#carryOut(this.server!, RequestKind.bind, answer);
+    return answer.restStart - at;
   }
 
   onEnd(): boolean {
@@ -400,19 +386,6 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   // LinkedClient and PoolClient
 
-  onCopyIn(): void {
-    if (this.#earlyCopyEnds > 0) this.#earlyCopyEnds--;
-    else this.#isCopyIn = true;
-  }
-
-  onStatementsGone(): void {
-    this.statements.clear();
-  }
-
-  onStatementFailed(name: string): void {
-    this.statements.delete(name);
-  }
-
   onServerLost(text: string, isMidReply: boolean): void {
     this.server = null;
     if (isMidReply) this.close(text);
@@ -421,10 +394,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onServer(): void {
     this.link.replay();
+    // It became full while it waited, so its new server has not been stopped yet.
+    if (this.link.isFull) this.onFull();
   }
 
   onServerFree(): void {
-    this.#earlyCopyEnds = 0;
+    // Its server may have stopped it, and can let it go on no more.
+    if (!this.link.isFull && !this.link.isHeld) this.link.resume();
   }
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
@@ -461,14 +437,18 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return Action.forward;
   }
 
-  /** A message of a request that was cancelled while it waited for a server. */
+  /**
+   * A message of a request that was cancelled while it waited for a server. After an error in the
+   * extended protocol everything up to Sync is ignored, simple queries too.
+   */
   #discarded(type: number): Action {
-    const isWhole = type === ClientMessage.Query || type === ClientMessage.FunctionCall;
+    let isOver = type === ClientMessage.Sync;
     if (this.#discard === Discard.request) {
       this.link.write(CANCELED);
       this.#discard = Discard.toSync;
+      isOver ||= type === ClientMessage.Query || type === ClientMessage.FunctionCall;
     }
-    if (isWhole || type === ClientMessage.Sync) {
+    if (isOver) {
       this.#discard = Discard.nothing;
       this.link.write(READY_IDLE);
     }
@@ -496,185 +476,160 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.pool!.plan.maxPreparedStatements > 0;
   }
 
-  #onParse(bytes: Buffer, at: number, total: number, end: number): Action {
-    if (end - at < HEADER_BYTES + 1) return this.#walker.waitFor(HEADER_BYTES + 1);
-    const isNamed = bytes[at + HEADER_BYTES] !== 0;
-    if (!isNamed || !this.#translates) {
-      const action = this.#request(RequestKind.parse);
-      if (action === Action.forward) this.pool!.traffic.clientParses++;
-      return action;
+  /** Parse, Bind, Describe or Close: of named statements, the names are translated. */
+  #onStatementMessage(
+    type: number,
+    kind: RequestKind,
+    bytes: Buffer,
+    at: number,
+    total: number,
+    end: number,
+  ): Action {
+    const shape = this.#translates ? shapeOf(type, bytes, at, total, end) : Shape.untouched;
+    switch (shape) {
+      case Shape.untouched: {
+        const action = this.#request(kind);
+        if (action === Action.forward) this.#countStatement(type);
+        return action;
+      }
+      case Shape.incomplete:
+        return this.#walker.waitFor(end - at + 1);
+      case Shape.broken:
+        return this.#broken(brokenText(type));
+      default:
+        break;
+    }
+    if (type === ClientMessage.Bind) {
+      if (!this.#hasServer()) return Action.stop;
+      return this.#translate(bytes, at, end);
     }
     if (total > MAX_PARSE_BYTES) return this.#broken('failed to parse packet');
-    if (this.server === null && !this.pool!.hasFreeServer) {
-      // A client that would have to queue: what the pool has prepared already needs no server.
-      if (end - at < total) return Action.wait;
-      if (this.#isPrepared(bytes, at, total)) return Action.take;
+    if (end - at < total) return Action.wait;
+    // Close is answered here. A Parse needs no server either, when the client would have to queue
+    // for one and the pool has prepared that statement already.
+    if (type === ClientMessage.Close) return Action.take;
+    if (type === ClientMessage.Parse && this.server === null && !this.pool!.hasFreeServer) {
+      if (this.#isPrepared(bytes, at, at + total)) return Action.take;
     }
     return this.#hasServer() ? Action.take : Action.stop;
   }
 
+  /** Asks for the translation of a Bind, which `onHead` carries out. */
+  #translate(bytes: Buffer, at: number, end: number): Action {
+    const { translator } = this.#context;
+    const answer = translator.onBind(this.statements, this.server!.statements, bytes, at, end);
+    return answer.outcome === Outcome.refused ? this.#broken(answer.text) : Action.rewrite;
+  }
+
+  #countStatement(type: number): void {
+    if (type === ClientMessage.Parse) this.pool!.traffic.clientParses++;
+    else if (type === ClientMessage.Bind) this.pool!.traffic.binds++;
+  }
+
   /** Whether a server of the pool has the statement of a whole Parse. */
-  #isPrepared(bytes: Buffer, at: number, total: number): boolean {
-    const nameEnd = findNul(bytes, at + HEADER_BYTES, at + total, at + total);
-    if (nameEnd < 0) return false;
-    const statement = this.#context.registry.find(bytes, nameEnd + 1, at + total);
+  #isPrepared(bytes: Buffer, at: number, end: number): boolean {
+    const nameEnd = parseNameEnd(bytes, at, end);
+    if (nameEnd === -1) return false;
+    const name = bytes.toString('latin1', at + HEADER_BYTES, nameEnd);
+    if (this.statements.has(name)) return false;
+    const statement = this.#context.registry.find(bytes.toString('latin1', nameEnd + 1, end));
     return statement !== undefined && this.pool!.hasStatement(statement);
   }
 
-  #takeParse(bytes: Buffer, start: number, end: number): void {
-    const { server } = this;
-    const nameEnd = findNul(bytes, start + HEADER_BYTES, end, end);
-    if (nameEnd < 0 || findNul(bytes, nameEnd + 1, end, end) < 0) {
-      this.fatal('broken Parse packet');
-      return;
-    }
-    const name = bytes.toString('latin1', start + HEADER_BYTES, nameEnd);
-    if (this.statements.get(name) !== undefined) {
-      this.fatal('prepared statement name is already in use');
-      return;
-    }
-    this.pool!.traffic.clientParses++;
-    const statement = this.#context.registry.acquire(bytes, nameEnd + 1, end);
-    this.statements.set(name, statement);
-    if (server === null) {
-      this.#isAnsweredHere = true;
-      this.link.write(PARSE_COMPLETE);
-      return;
-    }
-    server.isReady = false;
-    if (server.statements.has(statement)) {
-      server.requests.push(RequestKind.parse, RequestAction.fake, { statement, name });
-      server.sendFakes();
+  /** A whole Parse or Describe of a named statement, or its Close. */
+  #takeStatementMessage(type: number, bytes: Buffer, start: number, end: number): void {
+    const { translator } = this.#context;
+    const { server, statements } = this;
+    if (type === ClientMessage.Close) {
+      this.#takeClose(translator.onClose(statements, bytes, start, end));
+    } else if (server === null) {
+      this.#takeParseHere(bytes, start, end);
+    } else if (type === ClientMessage.Parse) {
+      this.#countStatement(type);
+      const answer = translator.onParse(statements, server.statements, bytes, start, end);
+      this.#carryOut(server, RequestKind.parse, answer);
     } else {
-      this.#parseOn(server, statement, RequestAction.forward, name);
+      const answer = translator.onDescribe(statements, server.statements, bytes, start, end);
+      this.#carryOut(server, RequestKind.describe, answer);
     }
   }
 
-  /** Sees to it that the server has the statement, by a Parse whose answer is swallowed. */
-  #prepareOn(server: ServerConnection, statement: PreparedStatement): void {
-    if (server.statements.has(statement)) server.statements.touch(statement);
-    else this.#parseOn(server, statement, RequestAction.swallow, null);
-  }
-
-  #parseOn(
-    server: ServerConnection,
-    statement: PreparedStatement,
-    action: RequestAction,
-    name: string | null,
-  ): void {
-    server.send(parseMessage(statement.serverName, statement.parseTail));
-    server.requests.push(RequestKind.parse, action, { statement, name });
-    server.statements.add(statement);
-    this.pool!.traffic.serverParses++;
-    const limit = this.pool!.plan.maxPreparedStatements;
-    for (let victim = server.statements.evict(limit); victim !== null; ) {
-      server.send(namedMessage(ClientMessage.Close, victim.serverName));
-      const about = { statement: victim, name: null };
-      server.requests.push(RequestKind.close, RequestAction.swallow, about);
-      victim = server.statements.evict(limit);
-    }
-  }
-
-  #onBind(bytes: Buffer, at: number, total: number, end: number): Action {
-    if (!this.#translates) return this.#forwardBind();
-    const messageEnd = at + total;
-    const portalEnd = findNul(bytes, at + HEADER_BYTES, messageEnd, end);
-    const nameEnd = portalEnd < 0 ? portalEnd : findNul(bytes, portalEnd + 1, messageEnd, end);
-    if (nameEnd === INCOMPLETE && end - at < MAX_NAMED_BYTES) {
-      return this.#walker.waitFor(end - at + 1);
-    }
-    if (nameEnd < 0) return this.#broken('broken Bind packet');
-    if (nameEnd === portalEnd + 1) return this.#forwardBind();
-    const statement = this.statements.get(bytes.toString('latin1', portalEnd + 1, nameEnd));
-    if (statement === undefined) return this.#broken('prepared statement did not exist');
-    if (!this.#hasServer()) return Action.stop;
-    this.server!.isReady = false;
-    this.pool!.traffic.binds++;
-    this.#bindStatement = statement;
-    this.#bindPortalEnd = portalEnd;
-    this.#bindNameEnd = nameEnd;
-    return Action.rewrite;
-  }
-
-  #forwardBind(): Action {
-    const action = this.#request(RequestKind.bind);
-    if (action === Action.forward) this.pool!.traffic.binds++;
-    return action;
-  }
-
-  #onDescribeOrClose(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
-    const kind = type === ClientMessage.Close ? RequestKind.close : RequestKind.describe;
-    if (!this.#translates) return this.#request(kind);
-    if (end - at < Math.min(total, HEADER_BYTES + 2)) return Action.wait;
-    const isNamed = bytes[at + HEADER_BYTES] === 0x53 && bytes[at + HEADER_BYTES + 1] !== 0;
-    if (total < HEADER_BYTES + 2 || !isNamed) return this.#request(kind);
-    if (total > MAX_NAMED_BYTES) return this.#broken(brokenText(type));
-    // A Close is answered here, without a server.
-    if (type === ClientMessage.Close || this.#hasServer()) return Action.take;
-    return Action.stop;
-  }
-
-  #takeDescribe(bytes: Buffer, start: number, end: number): void {
-    const server = this.server!;
-    const nameEnd = findNul(bytes, start + HEADER_BYTES + 1, end, end);
-    if (nameEnd !== end - 1) {
-      this.fatal('broken Describe packet');
-      return;
-    }
-    const name = bytes.toString('latin1', start + HEADER_BYTES + 1, nameEnd);
-    const statement = this.statements.get(name);
-    if (statement === undefined) {
-      this.fatal('prepared statement did not exist');
+  /** Sends what a translation says, and notes it. */
+  #carryOut(server: ServerConnection, kind: RequestKind, answer: Translation): void {
+    if (answer.outcome === Outcome.refused) {
+      this.fatal(answer.text);
       return;
     }
     server.isReady = false;
-    this.#prepareOn(server, statement);
-    server.send(namedMessage(ClientMessage.Describe, statement.serverName));
-    server.requests.push(RequestKind.describe, RequestAction.forward);
-  }
-
-  #takeClose(bytes: Buffer, start: number, end: number): void {
-    const nameEnd = findNul(bytes, start + HEADER_BYTES + 1, end, end);
-    if (nameEnd !== end - 1) {
-      this.fatal('broken Close packet');
+    const { requests } = server;
+    const isParse = kind === RequestKind.parse;
+    const statement = isParse ? answer.statement : null;
+    const name = isParse ? answer.name : null;
+    if (answer.outcome === Outcome.fake) {
+      requests.push(kind, RequestAction.fake, statement, name);
+      server.sendFakes();
       return;
     }
-    this.statements.delete(bytes.toString('latin1', start + HEADER_BYTES + 1, nameEnd));
+    if (answer.inject !== null) {
+      server.send(answer.inject);
+      for (const { type, statement: injected } of answer.injected) {
+        if (type === ClientMessage.Parse) this.pool!.traffic.serverParses++;
+        requests.push(type, RequestAction.swallow, injected);
+      }
+    }
+    if (isParse) this.pool!.traffic.serverParses++;
+    server.send(answer.head, 0, answer.headBytes);
+    requests.push(kind, RequestAction.forward, statement, name);
+  }
+
+  /** A Parse that is answered without a server. */
+  #takeParseHere(bytes: Buffer, start: number, end: number): void {
+    const nameEnd = parseNameEnd(bytes, start, end);
+    const key = bytes.toString('latin1', nameEnd + 1, end);
+    const name = bytes.toString('latin1', start + HEADER_BYTES, nameEnd);
+    this.statements.set(name, this.#context.registry.intern(key));
+    this.#countStatement(ClientMessage.Parse);
+    this.#isAnsweredHere = true;
+    this.link.write(PARSE_COMPLETE);
+  }
+
+  #takeClose(answer: Translation): void {
     const { server } = this;
-    if (server === null || server.requests.size === 0) {
-      this.#isAnsweredHere = server === null;
+    if (answer.outcome === Outcome.refused) {
+      this.fatal(answer.text);
+    } else if (server === null) {
+      this.#isAnsweredHere = true;
       this.link.write(CLOSE_COMPLETE);
     } else {
-      server.requests.push(RequestKind.close, RequestAction.fake);
+      const name = answer.statement === null ? null : answer.name;
+      server.requests.push(RequestKind.close, RequestAction.fake, answer.statement, name);
+      server.sendFakes();
     }
   }
 
   #onCopyEnd(type: number, total: number): Action {
     const { server } = this;
-    if (server === null) return Action.skip;
-    if (this.#isLate(server)) {
-      this.#isCopyIn = false;
-      return Action.skip;
-    }
+    if (server === null || this.#isLate(server)) return Action.skip;
     const isDone = type === ClientMessage.CopyDone;
     if (isDone && total !== HEADER_BYTES) return this.#broken('failed to parse packet');
     server.requests.push(
       isDone ? RequestKind.copyDone : RequestKind.copyFail,
       RequestAction.forward,
     );
-    if (this.#isCopyIn) this.#isCopyIn = false;
-    else this.#earlyCopyEnds++;
     return Action.forward;
   }
 
-  /** COPY data that comes after the server has failed the COPY and said that it is ready. */
+  /**
+   * COPY data that comes after the server has failed the COPY and said that it is ready. A client that
+   * hears of the failure in time need not send any more, so nothing waits for the end of the data.
+   */
   #isLate(server: ServerConnection): boolean {
-    return server.isReady && server.requests.size === 0;
+    return server.isAtRest;
   }
 
-  /** The last of the late COPY data has gone by: the server, long ready, can be given back. */
-  #settleLateCopy(server: ServerConnection): void {
-    const isFree = server.isReady && server.requests.size === 0 && !server.isRunningOwn;
+  /** The rest of a message that was half sent has gone by: the server, long ready, can be given back. */
+  #settleLateMessage(server: ServerConnection): void {
+    const isFree = server.isAtRest && !server.isRunningOwn;
     if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
   }
@@ -687,5 +642,14 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 }
 
 function brokenText(type: number): string {
-  return type === ClientMessage.Close ? 'broken Close packet' : 'broken Describe packet';
+  switch (type) {
+    case ClientMessage.Parse:
+      return 'broken Parse packet';
+    case ClientMessage.Bind:
+      return 'broken Bind packet';
+    case ClientMessage.Close:
+      return 'broken Close packet';
+    default:
+      return 'broken Describe packet';
+  }
 }

@@ -4,7 +4,8 @@ import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
-import type { StatementRegistry } from '../prepared/statement.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
@@ -15,6 +16,7 @@ export interface ClientContext {
   readonly index: ConfigIndex;
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
   readonly ignoredParameters: ReadonlySet<string>;
   readonly adminUsers: ReadonlySet<string>;
   readonly statsUsers: ReadonlySet<string>;

@@ -10,7 +10,7 @@
 import type { FleetSettings, Settings } from './schema.ts';
 
 export type PoolMode = 'session' | 'transaction' | 'statement';
-export type LoadBalance = 'disable' | 'round-robin';
+type LoadBalance = 'disable' | 'round-robin';
 
 /** One line of `[databases]`. A null means "not set here": the global setting applies. */
 export interface DatabaseEntry {

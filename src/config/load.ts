@@ -20,7 +20,7 @@ import {
   type Settings,
 } from './schema.ts';
 
-export { formatProblem, type Problem } from './problem.ts';
+export { formatProblem } from './problem.ts';
 
 export interface LoadOptions {
   /** Returns a file's text, or throws the operating system's error. */

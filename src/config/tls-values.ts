@@ -2,6 +2,20 @@
 
 const PROTOCOLS = new Set(['tlsv1.0', 'tlsv1.1', 'tlsv1.2', 'tlsv1.3', 'tlsv1', 'all']);
 const PROTOCOL_SETS = new Set(['secure', 'default']);
+type TlsVersion = 'TLSv1' | 'TLSv1.1' | 'TLSv1.2' | 'TLSv1.3';
+const ALL_VERSIONS: readonly TlsVersion[] = ['TLSv1', 'TLSv1.1', 'TLSv1.2', 'TLSv1.3'];
+const PROTOCOL_VERSIONS: Readonly<Record<string, readonly TlsVersion[]>> = {
+  'tlsv1.0': ['TLSv1'],
+  'tlsv1.1': ['TLSv1.1'],
+  'tlsv1.2': ['TLSv1.2'],
+  'tlsv1.3': ['TLSv1.3'],
+  tlsv1: ALL_VERSIONS,
+  all: ALL_VERSIONS,
+  secure: ['TLSv1.2', 'TLSv1.3'],
+  default: ['TLSv1.2', 'TLSv1.3'],
+};
+const CIPHER_DEFAULTS = new Set(['default', 'secure', 'fast', 'normal']);
+const DEFAULT_CIPHERS = 'DEFAULT';
 const TLS13_SUITES = new Set([
   'TLS_AES_256_GCM_SHA384',
   'TLS_CHACHA20_POLY1305_SHA256',
@@ -16,6 +30,32 @@ export function isProtocolList(text: string): boolean {
     const name = item.toLowerCase().replace(/^!/, '');
     return PROTOCOLS.has(name) || PROTOCOL_SETS.has(name);
   });
+}
+
+/**
+ * Oldest and newest TLS version that a protocol list allows, as Node names them. The list is a range
+ * to Node: versions left out between the two cannot be.
+ */
+export function protocolRange(text: string): { oldest: TlsVersion; newest: TlsVersion } {
+  const items = splitItems(text.toLowerCase(), /[,:]/);
+  const allowed = new Set<TlsVersion>();
+  for (const item of items.length === 0 ? ['secure'] : items) {
+    const versions = PROTOCOL_VERSIONS[item.replace(/^!/, '')] ?? [];
+    for (const version of versions) {
+      if (item.startsWith('!')) allowed.delete(version);
+      else allowed.add(version);
+    }
+  }
+  const inOrder = ALL_VERSIONS.filter((version) => allowed.has(version));
+  return { oldest: inOrder[0] ?? 'TLSv1.2', newest: inOrder.at(-1) ?? 'TLSv1.3' };
+}
+
+/** The cipher list of OpenSSL for both settings; undefined: the library's own choice. */
+export function cipherList(ciphers: string, tls13: string | null): string | undefined {
+  const isDefault = CIPHER_DEFAULTS.has(ciphers.toLowerCase()) || ciphers === '';
+  const older = isDefault ? DEFAULT_CIPHERS : ciphers.replace(/^all$/, 'ALL');
+  if (tls13 === null || tls13 === '') return isDefault ? undefined : older;
+  return `${tls13}:${older}`;
 }
 
 /** TLS 1.3 suites split by `:`; empty means the library's own choice. */

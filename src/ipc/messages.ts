@@ -36,6 +36,22 @@ const handoffSchema = z.object({
 });
 export type Handoff = z.infer<typeof handoffSchema>;
 
+/** Where a server listens: a Unix socket's path, or address and port. */
+const serverPlace = z.union([
+  z.object({ path: z.string() }),
+  z.object({ host: z.string(), port: z.number().int() }),
+]);
+
+/** A connection to PostgreSQL that a worker has opened, and how what it runs can be cancelled. */
+const serverSchema = z.object({
+  kind: z.literal('server_open'),
+  id: z.number().int(),
+  place: serverPlace,
+  /** BackendKeyData, base64. */
+  key: z.string(),
+});
+export type ServerReport = z.infer<typeof serverSchema>;
+
 const startSchema = z.object({
   kind: z.literal('start'),
   config: z.custom<Config>((value) => typeof value === 'object' && value !== null),
@@ -84,6 +100,9 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('pong'), seq: z.number(), clients: z.number().int().optional() }),
   /** After `stop`: what it waited for has happened and the process ends now. */
   z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
+  serverSchema,
+  /** A connection that `server_open` told of is gone. */
+  z.object({ kind: z.literal('server_end'), id: z.number().int() }),
   handoffSchema,
 ]);
 export type FromWorker = z.infer<typeof fromWorkerSchema>;

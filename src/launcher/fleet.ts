@@ -7,6 +7,7 @@ import { type LogOutputs, log } from '../log/logger.ts';
 import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
 import { inheritanceOf, type Listener } from './listener.ts';
+import { cancelOrphans } from './orphans.ts';
 import { workerSocketPath } from './runtime-dir.ts';
 import { workerNodeFlags } from './worker-command.ts';
 import { FIRST_SOCKET_FD, WorkerProcess } from './worker-process.ts';
@@ -27,6 +28,9 @@ const PING_MS = 1000;
 const START_LIMIT_MS = 60_000;
 /** How long a process may linger that was told to end or said that it would. */
 const LINGER_MS = 2000;
+/** How long a client waits for the worker it is meant for to be back, and how often that is looked at. */
+const TARGET_WAIT_MS = 3000;
+const TARGET_LOOK_MS = 50;
 const SECRET_BYTES = 32;
 
 export interface FleetOptions {
@@ -201,7 +205,12 @@ export class Fleet {
     if (place.backoff.isAtLimit) {
       log.error(`worker ${place.id} keeps dying, next attempt in ${pauseMs / 1000}s`);
     }
-    place.restart = setTimeout(() => this.#spawn(place), pauseMs);
+    const orphansGone = cancelOrphans(worker.servers.values());
+    const restart = setTimeout(async () => {
+      await orphansGone;
+      if (place.restart === restart) this.#spawn(place);
+    }, pauseMs);
+    place.restart = restart;
   }
 
   #abandonStart(text: string): void {
@@ -238,8 +247,17 @@ export class Fleet {
     }, LINGER_MS).unref();
   }
 
-  /** Gives a client's socket to a worker. It stays open here until it is on its way. */
-  #passOn(handoff: Handoff, handle: RawHandle): void {
+  /**
+   * Gives a client's socket to a worker. It stays open here until it is on its way, and for as long
+   * as the worker that it is meant for is being replaced.
+   */
+  #passOn(handoff: Handoff, handle: RawHandle, waitedMs = 0): void {
+    const wanted = this.#places[handoff.target];
+    const mayComeBack = wanted?.process?.isReady === false || wanted?.restart !== null;
+    if (mayComeBack && !handoff.visited.includes(handoff.target) && waitedMs < TARGET_WAIT_MS) {
+      setTimeout(() => this.#passOn(handoff, handle, waitedMs + TARGET_LOOK_MS), TARGET_LOOK_MS);
+      return;
+    }
     const live = this.#places.filter(({ process }) => process?.isReady).map(({ id }) => id);
     const target = pickTarget(handoff, live);
     if (target === null) {

@@ -1,4 +1,5 @@
 import type { Config } from '../config/config.ts';
+import { smallBudgets } from '../config/small-budgets.ts';
 import { ConfigError } from '../errors.ts';
 import type { StopMode } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
@@ -158,11 +159,12 @@ export class Launcher {
     for (const { label } of this.#listeners) log.info(`listening on ${label}`);
     if (size > 1) {
       log.info(
-        `each of ${size} workers has its share of max_client_conn, max_db_client_connections and ` +
-          'max_user_client_connections, so that a client may be refused before the sum is reached; ' +
+        `each of ${size} workers has its share of every limit; a client whose worker is full is ` +
+          'passed on, and refused when no worker has room; ' +
           `listen_backlog ${settings.listen_backlog} holds for each worker's socket`,
       );
     }
+    for (const text of smallBudgets(this.#options.config, size)) log.warning(text);
     log.info(`fleet up: ${size} workers, generation 1`);
     if (settings.pidfile !== '') {
       writePidfile(settings.pidfile);

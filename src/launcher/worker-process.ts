@@ -3,6 +3,7 @@ import {
   type FromWorker,
   fromWorkerSchema,
   type Handoff,
+  type ServerReport,
   type StartMessage,
   type ToWorker,
 } from '../ipc/messages.ts';
@@ -53,6 +54,8 @@ export class WorkerProcess {
   isKilled = false;
   /** Clients at its last answer; undefined when it does not tell. */
   clients: number | undefined;
+  /** Its connections to PostgreSQL, by their ids. */
+  readonly servers = new Map<number, ServerReport>();
   readonly #child: ChildProcess;
   readonly #spec: WorkerSpec;
   readonly #events: WorkerEvents;
@@ -74,7 +77,8 @@ export class WorkerProcess {
       this.#onMessage(message, handle as unknown as RawHandle | undefined);
     });
     this.#child.on('error', (error) => {
-      if (this.#child.pid === undefined) this.#onExit(`spawn failed: ${osErrorText(error)}`);
+      if (this.#child.pid === undefined)
+        this.#onExit(`${process.execPath} cannot be run: ${osErrorText(error)}`);
       else log.debug(`worker channel (pid ${this.pid}): ${osErrorText(error)}`);
     });
     // `exit` may overtake messages that are still in the channel, `close` comes after them.
@@ -161,6 +165,12 @@ export class WorkerProcess {
         break;
       case 'stopped':
         this.#events.onStopped();
+        break;
+      case 'server_open':
+        this.servers.set(message.id, message);
+        break;
+      case 'server_end':
+        this.servers.delete(message.id);
         break;
       case 'handoff':
         // A client that left on the way arrives without its socket.

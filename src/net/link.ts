@@ -30,8 +30,8 @@ const MAX_SPARE_RUNS = 16;
 /** While held, a link goes on reading (to notice a peer that leaves) until this much is stashed. */
 const HELD_BYTES = 16_384;
 
-/** How long a closed link waits for a peer that does not take what is left to send. */
-const LINGER_MS = 5_000;
+/** Time for a peer to take what was written before a close. */
+const LINGER_MS = 5000;
 
 /** What the owner of a link is told. Every call is one turn or part of one. */
 export interface LinkHandler {
@@ -70,6 +70,8 @@ export class Link {
   #stashBytes = 0;
   #isHeld = false;
   #isPaused = false;
+  /** Nothing may be written any more: the socket has been told to end. */
+  #isEnded = false;
   #isClosing = false;
   #isClosed = false;
   #error: Error | null = null;
@@ -113,7 +115,7 @@ export class Link {
 
   /** Copies bytes[start..end) behind what is already waiting to leave. */
   write(bytes: Uint8Array, start = 0, end = bytes.length): void {
-    if (this.#isClosed || this.#isClosing) return;
+    if (this.#isClosed || this.#isEnded) return;
     if (!this.#isDirty) {
       this.#isDirty = true;
       flushLater(this);
@@ -132,7 +134,7 @@ export class Link {
   /** Hands the run to the socket; called at the end of the turn. */
   flush(): void {
     this.#isDirty = false;
-    if (this.isClosed) return;
+    if (this.isClosed || this.#isEnded) return;
     this.#send();
     if (this.#socket.writableLength === 0) return;
     if (!this.#isFull) {
@@ -141,7 +143,11 @@ export class Link {
       this.#socket.write(NOTHING, this.#onTaken);
     }
     // Told each time, for there may be a source that was not there when the link became full.
-    this.handler.onFull();
+    try {
+      this.handler.onFull();
+    } catch (error) {
+      this.#fail(error);
+    }
   }
 
   /**
@@ -193,6 +199,7 @@ export class Link {
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
     this.#send();
+    this.#isEnded = true;
     this.#isClosing = true;
     const socket = this.#socket;
     socket.destroySoon();
@@ -203,8 +210,9 @@ export class Link {
 
   /** Sends what waits and says that no more will come; goes on reading until the peer closes. */
   finish(): void {
-    if (this.#isClosed || this.#isClosing) return;
+    if (this.#isClosed || this.#isEnded) return;
     this.#send();
+    this.#isEnded = true;
     this.#socket.end();
     this.resume();
   }
@@ -212,6 +220,7 @@ export class Link {
   /** Closes at once; what waits is lost. */
   destroy(): void {
     if (this.#isClosed) return;
+    this.#isEnded = true;
     this.#isClosing = true;
     this.#socket.destroy();
   }
@@ -295,13 +304,12 @@ export class Link {
   }
 
   #onTaken = (): void => {
-    if (this.#isClosed) return;
+    if (this.#isClosed || this.#isEnded) return;
     if (this.#socket.writableLength > 0) {
       this.#socket.write(NOTHING, this.#onTaken);
       return;
     }
     this.#isFull = false;
-    if (this.#isClosing) return;
     beginTurn();
     try {
       this.handler.onDrain();

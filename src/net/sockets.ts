@@ -36,6 +36,7 @@ export function acceptLink(socket: Socket, handler: LinkHandler, options: Socket
     const link = new Link(socket, handler);
     socket.on('data', (bytes) => link.read(bytes.length, bytes));
     tune(socket, options);
+    socket.resume();
     return link;
   }
   (socket as unknown as WithHandle)._handle = null;

@@ -19,7 +19,7 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   readonly connectedAt: number;
   /** Seconds it may wait for a server; 0: for ever. */
   readonly queryWaitTimeout: number;
-  /** It still owes the server COPY data, or the rest of a message that has begun. */
+  /** It still owes the server the rest of a message that has begun. */
   readonly isMidRequest: boolean;
   /** Its server went back to the pool. */
   onServerFree(): void;

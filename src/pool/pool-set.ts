@@ -2,7 +2,7 @@ import { Budget } from '../budget/budget.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { type ConfigIndex, effectiveMaxUserConnections } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
-import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
+import type { Credentials, Opener } from '../server/server-opener.ts';
 import { Database } from './database.ts';
 import { planPool } from './plan.ts';
 import { Pool, type PoolOptions } from './pool.ts';
@@ -18,7 +18,7 @@ export class PoolSet {
   readonly #index: ConfigIndex;
   readonly #place: WorkerPlace;
   readonly #options: PoolOptions;
-  readonly #openerOptions: OpenerOptions;
+  readonly #openerOf: (entry: DatabaseEntry) => Opener;
   readonly #credentialsOf: (entry: DatabaseEntry, user: string) => Credentials;
   readonly #databases = new Map<string, Database>();
   readonly #pools = new Map<string, Pool>();
@@ -30,13 +30,13 @@ export class PoolSet {
     index: ConfigIndex,
     place: WorkerPlace,
     options: PoolOptions,
-    openerOptions: OpenerOptions,
+    openerOf: (entry: DatabaseEntry) => Opener,
     credentialsOf: (entry: DatabaseEntry, user: string) => Credentials,
   ) {
     this.#index = index;
     this.#place = place;
     this.#options = options;
-    this.#openerOptions = openerOptions;
+    this.#openerOf = openerOf;
     this.#credentialsOf = credentialsOf;
   }
 
@@ -65,6 +65,11 @@ export class PoolSet {
     return this.#databases.get(database)?.budget.held ?? 0;
   }
 
+  /** Whether a database has had a client or a connection here. */
+  hasDatabase(name: string): boolean {
+    return this.#databases.has(name);
+  }
+
   /** The running side of a database entry. */
   database(entry: DatabaseEntry): Database {
     let database = this.#databases.get(entry.name);
@@ -86,9 +91,10 @@ export class PoolSet {
       const plan = planPool(this.#index, entry, user, worker, size);
       pool = new Pool(database, user, plan, this.#options, {
         userBudget: this.#budgetOf(user, entry),
-        opener: new ServerOpener(this.#openerOptions, entry, database.name, worker),
+        opener: this.#openerOf(entry),
         credentials: () => this.#credentialsOf(entry, user),
         evictFor: (asking, budget) => this.#evict(asking, budget),
+        onSlotFree: (gone) => this.#onSlotFree(gone),
       });
       if (this.#isPaused || database.isPaused) pool.isPaused = true;
       pool.isShuttingDown = this.#isShuttingDown;
@@ -155,16 +161,35 @@ export class PoolSet {
 
   /**
    * Closes the least recently used idle connection that counts against `budget`, of any pool but the
-   * asking one's own clients' need: PgBouncer's eviction.
+   * asking one (PgBouncer's eviction). One at a time: a slot that is about to come free is enough,
+   * or a queue of clients would close every idle connection for one slot.
    */
-  #evict(asking: Pool, budget: Budget): boolean {
+  #evict(asking: Pool, budget: Budget): void {
     let victim: Pool | null = null;
     for (const pool of this.#pools.values()) {
-      if (pool === asking) continue;
       if (pool.database.budget !== budget && pool.userBudget !== budget) continue;
-      if (pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
+      if (pool.isSlotComing) return;
+      if (pool === asking || pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
       if (victim === null || pool.oldestFreeSince < victim.oldestFreeSince) victim = pool;
     }
-    return victim?.evictIdle() ?? false;
+    victim?.evictIdle();
+  }
+
+  /** Serves the queues of the pools that share a limit with `gone`, the longest waiting client first. */
+  #onSlotFree(gone: Pool): void {
+    const isShared =
+      Number.isFinite(gone.database.budget.max) || Number.isFinite(gone.userBudget.max);
+    if (!isShared) {
+      gone.serveQueue();
+      return;
+    }
+    const asking: Pool[] = [];
+    for (const pool of this.#pools.values()) {
+      const shares =
+        pool.database.budget === gone.database.budget || pool.userBudget === gone.userBudget;
+      if (shares && pool.waiting.size > 0) asking.push(pool);
+    }
+    asking.sort((a, b) => (a.waiting.first?.waitStart ?? 0) - (b.waiting.first?.waitStart ?? 0));
+    for (const pool of asking) pool.serveQueue();
   }
 }

@@ -9,7 +9,7 @@ import {
   ServerState,
 } from '../server/server-connection.ts';
 import type { Refusal } from '../server/server-login.ts';
-import type { Credentials, ServerOpener } from '../server/server-opener.ts';
+import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
@@ -31,18 +31,25 @@ import type { PoolClient } from './pool-client.ts';
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
 /**
- * How long a slot waits for the end of file of a connection that was told to end. A server that
- * hangs, or that runs a statement on after its client has gone, must not keep it for ever.
+ * How long the slot of a closed connection waits for the server's end of file: after a login that
+ * came to nothing, after a session that was free, and after one that was running a statement, which
+ * PostgreSQL brings to its end before it notices.
  */
-const CLOSE_GRACE_MS = 10_000;
+const LOGIN_GRACE_MS = 1000;
+const FREE_GRACE_MS = 10_000;
+const BUSY_GRACE_MS = 60_000;
 
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  /** A connection has logged in, or one that had is gone. */
+  readonly onServerOpen: (server: ServerConnection) => void;
+  readonly onServerEnd: (server: ServerConnection) => void;
 }
 
 export class Pool implements ServerOwner {
@@ -50,10 +57,12 @@ export class Pool implements ServerOwner {
   readonly user: string;
   readonly tracked: TrackedNames;
   readonly registry: ServerOwner['registry'];
+  readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  readonly #options: PoolOptions;
   plan: PoolPlan;
   readonly opening = new List<ServerConnection>();
   readonly idle = new List<ServerConnection>();
@@ -74,10 +83,10 @@ export class Pool implements ServerOwner {
   /** The server's original values of the tracked ones. */
   welcomeTracked: TrackedValues | null = null;
   readonly #userBudget: Budget;
-  readonly #opener: ServerOpener;
+  readonly #opener: Opener;
   readonly #credentials: () => Credentials;
-  /** Makes room below a limit that several pools share: closes one idle connection of another pool. */
-  readonly #evictFor: (pool: Pool, budget: Budget) => boolean;
+  readonly #evictFor: (pool: Pool, budget: Budget) => void;
+  readonly #onSlotFree: (pool: Pool) => void;
   #attemptAt = Number.NEGATIVE_INFINITY;
   #hasLoginFailed = false;
   #failure = '';
@@ -90,16 +99,21 @@ export class Pool implements ServerOwner {
     options: PoolOptions,
     wiring: {
       userBudget: Budget;
-      opener: ServerOpener;
+      opener: Opener;
       credentials: () => Credentials;
-      evictFor: (pool: Pool, budget: Budget) => boolean;
+      /** Sees to it that a slot of a full limit comes free, if another pool has an idle connection. */
+      evictFor: (pool: Pool, budget: Budget) => void;
+      /** A slot of this pool is free: serves the queues of all pools that may use it. */
+      onSlotFree: (pool: Pool) => void;
     },
   ) {
     this.database = database;
     this.user = user;
     this.plan = plan;
+    this.#options = options;
     this.tracked = options.tracked;
     this.registry = options.registry;
+    this.translator = options.translator;
     this.traffic = database.traffic;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
@@ -108,6 +122,7 @@ export class Pool implements ServerOwner {
     this.#opener = wiring.opener;
     this.#credentials = wiring.credentials;
     this.#evictFor = wiring.evictFor;
+    this.#onSlotFree = wiring.onSlotFree;
   }
 
   get userBudget(): Budget {
@@ -142,9 +157,9 @@ export class Pool implements ServerOwner {
   }
 
   /** One of the pool's servers has the statement. */
-  hasStatement(statement: Parameters<ServerConnection['statements']['has']>[0]): boolean {
+  hasStatement(statement: Parameters<ServerConnection['statements']['isConfirmed']>[0]): boolean {
     for (const list of [this.linked, this.idle, this.used, this.held]) {
-      for (const server of list) if (server.statements.has(statement)) return true;
+      for (const server of list) if (server.statements.isConfirmed(statement)) return true;
     }
     return false;
   }
@@ -170,7 +185,8 @@ export class Pool implements ServerOwner {
       return false;
     }
     this.enqueue(client);
-    return false;
+    // A parked server that needs no check has come at once: nothing will call the client back.
+    return client.server !== null && !client.server.isRunningOwn;
   }
 
   /** Puts the client at the end of the queue and sees to it that a server comes. */
@@ -251,11 +267,6 @@ export class Pool implements ServerOwner {
 
   /** Ends the link of a client that stays; the server goes on to the next. */
   giveBack(client: PoolClient, server: ServerConnection): void {
-    if (server.requests.isUncertain) {
-      // An answer that is still to come would be the next client's.
-      server.sendBarrier();
-      return;
-    }
     client.server = null;
     server.client = null;
     // A slow client may have stopped it; what it had to say is in that client's hands now.
@@ -287,6 +298,7 @@ export class Pool implements ServerOwner {
 
   onLogin(server: ServerConnection): void {
     this.#hasLoginFailed = false;
+    this.#options.onServerOpen(server);
     if (this.welcome === null) {
       this.welcome = new Map(server.loginParameters);
       this.welcomeTracked = [...server.tracked];
@@ -297,6 +309,8 @@ export class Pool implements ServerOwner {
       client.onPoolReady();
     }
     if (server.state === ServerState.login) this.#makeUsable(server);
+    // The next connection, for those who still wait.
+    this.serveQueue();
   }
 
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
@@ -315,9 +329,10 @@ export class Pool implements ServerOwner {
 
   onGone(server: ServerConnection): void {
     server.list?.remove(server);
+    if (server.hasLoggedIn) this.#options.onServerEnd(server);
     this.database.budget.give();
     this.#userBudget.give();
-    this.serveQueue();
+    this.#onSlotFree(this);
   }
 
   // Servers
@@ -326,7 +341,9 @@ export class Pool implements ServerOwner {
   #release(server: ServerConnection): void {
     const { plan } = this;
     server.freeSince = clock.now;
-    if (server.isMidReply) {
+    if (server.requests.isDoubtful) {
+      server.close('unexpected answers');
+    } else if (server.isMidReply) {
       // The rest would go to whoever is linked next.
       server.close('client disconnect before everything was sent to the server');
     } else if (server.isCloseNeeded) {
@@ -353,9 +370,9 @@ export class Pool implements ServerOwner {
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
-      server.statements.clear();
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
+      this.serveQueue();
     });
   }
 
@@ -410,24 +427,31 @@ export class Pool implements ServerOwner {
       (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
     ) {
       this.#makeUsable(server);
+      this.serveQueue();
       return;
     }
     server.runOwn(checkQuery, () => {
       if (server.isInTransaction) server.close('test query failed');
       else this.#makeUsable(server);
+      this.serveQueue();
     });
   }
 
-  /** Starts a connection attempt if the rules and the limits allow one; at most one is in progress. */
-  open(): void {
+  /**
+   * Starts a connection attempt if the rules and the limits allow one; at most one is in progress.
+   * @param mayEvict an idle connection of another pool may be closed to make room below a limit
+   */
+  open(mayEvict = true): void {
     if (this.opening.size > 0 || this.isPaused) return;
     if (this.#hasLoginFailed && clock.now - this.#attemptAt < this.plan.loginRetryMs) return;
     if (!this.hasRoom && !this.#mayUseReserve()) return;
     const { budget } = this.database;
-    if (!budget.hasRoom && !this.#evictFor(this, budget)) return;
-    if (!this.#userBudget.hasRoom && !this.#evictFor(this, this.#userBudget)) return;
-    // An evicted connection holds its slot until its end of file; `onGone` comes back here.
-    if (!budget.hasRoom || !this.#userBudget.hasRoom) return;
+    const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
+    if (full !== null) {
+      // An evicted connection holds its slot until its end of file; `onGone` comes back here.
+      if (mayEvict) this.#evictFor(this, full);
+      return;
+    }
     budget.take();
     this.#userBudget.take();
     this.#attemptAt = clock.now;
@@ -463,11 +487,15 @@ export class Pool implements ServerOwner {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection; false when there is none. */
-  evictIdle(): boolean {
-    const server = this.#oldestFree();
-    server?.close('evicted');
-    return server !== null;
+  /** Closes the least recently used idle connection, if there is one. */
+  evictIdle(): void {
+    this.#oldestFree()?.close('evicted');
+  }
+
+  /** A connection that was free has been told to end, so that its slot is about to come free. */
+  get isSlotComing(): boolean {
+    for (const server of this.closing) if (server.isReady) return true;
+    return false;
   }
 
   /** When the connection that eviction would close became free; Infinity: none can be closed. */
@@ -538,7 +566,7 @@ export class Pool implements ServerOwner {
       }
     }
     for (const server of this.closing) {
-      if (now - server.closingSince > CLOSE_GRACE_MS) server.abandon();
+      this.#tickClosing(server, now);
     }
     const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
     if (!mayTimeOut) return;
@@ -546,6 +574,20 @@ export class Pool implements ServerOwner {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
     }
+  }
+
+  #tickClosing(server: ServerConnection, now: number): void {
+    const { hasLoggedIn } = server;
+    const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
+    if (now - server.closingSince <= graceMs) return;
+    if (hasLoggedIn) {
+      const seconds = graceMs / 1000;
+      log.warning(
+        `S-${server.ptr}: ${server.label} has not ended ${seconds}s after it was closed: ` +
+          'its slot is used again, and PostgreSQL may count one connection more',
+      );
+    }
+    server.abandon();
   }
 
   #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {
@@ -561,7 +603,7 @@ export class Pool implements ServerOwner {
       server.close('transaction timeout');
     } else if (
       idleTransactionMs > 0 &&
-      server.isReady &&
+      server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
@@ -613,7 +655,9 @@ export class Pool implements ServerOwner {
       }
     }
     const isWanted = this.clients > 0 || this.database.entry.user !== null;
-    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) this.open();
+    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) {
+      this.open(false);
+    }
   }
 
   #place(
@@ -635,9 +679,7 @@ function reasonToClose(client: PoolClient, server: ServerConnection): string | n
       ? 'client disconnected with queries in progress'
       : 'client disconnected with query in progress';
   }
-  if (server.requests.size > 0 || server.requests.isUncertain) {
-    return 'client disconnect while server was not ready';
-  }
+  if (server.requests.size > 0) return 'client disconnect while server was not ready';
   return null;
 }
 

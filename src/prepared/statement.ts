@@ -1,58 +1,47 @@
 /**
- * One named statement as the pooler knows it: the same text and parameter types are one statement
- * for all clients, whatever names they give it, and carry one name on every server.
+ * One prepared statement as the pooler knows it: a query text with its parameter types. All clients
+ * that prepare the same share it, and on a server it goes by a name of the pooler's own.
  */
 export class PreparedStatement {
-  /** PgBouncer's name of it on servers: `PGBOUNCER_<id>`. */
+  /** Counts from 1 in each process; never given twice. */
+  readonly id: number;
+  /** `PGBOUNCER_<id>`. The name is unique on a server connection, which belongs to one process. */
   readonly serverName: string;
-  /** What follows the name in Parse: query text and NUL, count and OIDs of parameter types. */
-  readonly parseTail: Buffer;
-  /** The tail as a string of bytes, the registry's key. */
+  /** `serverName` with its NUL. */
+  readonly serverNameBytes: Buffer;
+  /**
+   * What follows the name in Parse (query text NUL, Int16 count, OIDs), one character a byte
+   * (latin1). It is the only copy: a string serves as a key and is written out as fast as a Buffer.
+   */
   readonly key: string;
-  /** Clients that have named it and servers on which it stands. */
-  references = 0;
+  /** How many clients and servers know it; only the registry writes this. */
+  refs = 0;
 
-  constructor(id: number, parseTail: Buffer, key: string) {
+  constructor(id: number, key: string) {
+    this.id = id;
     this.serverName = `PGBOUNCER_${id}`;
-    this.parseTail = parseTail;
+    this.serverNameBytes = Buffer.from(`${this.serverName}\0`, 'latin1');
     this.key = key;
+  }
+
+  /** What follows the name in Parse, in memory of its own. */
+  get parseTail(): Buffer {
+    return Buffer.from(this.key, 'latin1');
   }
 }
 
-/** All named statements of a process, each kept while a client or a server refers to it. */
-export class StatementRegistry {
-  readonly #byKey = new Map<string, PreparedStatement>();
-  #lastId = 0;
-
-  get size(): number {
-    return this.#byKey.size;
-  }
-
-  /** The statement whose Parse has this tail (bytes after the name); one reference more. */
-  acquire(bytes: Buffer, start: number, end: number): PreparedStatement {
-    const key = bytes.toString('latin1', start, end);
-    let statement = this.#byKey.get(key);
-    if (statement === undefined) {
-      const tail = Buffer.from(bytes.subarray(start, end));
-      statement = new PreparedStatement(++this.#lastId, tail, key);
-      this.#byKey.set(key, statement);
-    }
-    statement.references++;
-    return statement;
-  }
-
-  /** The statement whose Parse has this tail, if any client or server has it. */
-  find(bytes: Buffer, start: number, end: number): PreparedStatement | undefined {
-    return this.#byKey.get(bytes.toString('latin1', start, end));
-  }
-
-  retain(statement: PreparedStatement): void {
-    statement.references++;
-  }
-
-  /** One reference less; with the last one it is forgotten. */
-  release(statement: PreparedStatement): void {
-    if (--statement.references > 0) return;
-    if (this.#byKey.get(statement.key) === statement) this.#byKey.delete(statement.key);
-  }
+/** A Parse or Close on a server that came to nothing: rejected, or skipped after an error. */
+export interface FailedStatement {
+  /** Type byte of Parse or Close. */
+  readonly kind: number;
+  readonly statement: PreparedStatement;
+  /**
+   * The client's name for it. Null when the request was the pooler's own, and when a later one about
+   * the same name is in flight: then the name is as that one left it.
+   */
+  readonly name: string | null;
+  /** True when it was kept from the server, the pooler giving the reply. */
+  readonly isFake: boolean;
+  /** How many Syncs were sent before it. */
+  readonly segment: number;
 }

@@ -1,143 +1,147 @@
-import type { PreparedStatement } from '../prepared/statement.ts';
-import { ServerMessage } from '../wire/codes.ts';
+import type { FailedStatement, PreparedStatement } from '../prepared/statement.ts';
+import { ClientMessage, ServerMessage } from '../wire/codes.ts';
 
 /**
- * The requests that a server has been sent and has not answered, oldest first. For each reply it
- * says whether the client gets it; it knows which replies are still owed after an error, when COPY
- * data swallows a Sync, and when an answer of the pooler's own making is due between real ones.
+ * The requests that one server connection still owes replies to, in the order they were sent. For
+ * each reply it says whether the client gets it, and when a reply of the pooler's own is due. It does
+ * no I/O: the server connection pushes what it sends and feeds the type of what it reads.
  *
- * A reply removes the oldest request only when it is an answer to its kind, so a RowDescription
- * inside a simple query removes nothing. PostgreSQL answers nothing between an extended-protocol
- * error and the next Sync (PostgreSQL documentation, "Extended Query"), so at the ReadyForQuery that
- * follows, everything through that Sync is struck out. A simple query's error is different: its
- * ReadyForQuery still answers the query itself.
+ * A reply takes the oldest request off only when it fits its kind, since inside a simple Query many
+ * replies come before ReadyForQuery:
  *
- * One thing cannot be known: when COPY from the client fails, which of the Syncs among its data the
- * server had ignored by then, as it does while it reads data, and which it will answer. From then on
- * the list `isUncertain`, and only a barrier, a query of the pooler's own whose answer nobody else
- * can have asked for, tells when the last answer of the client's has come.
+ *   Query, FunctionCall, Sync      until ReadyForQuery
+ *   Parse, Bind, Close             until ParseComplete, BindComplete, CloseComplete
+ *   Describe                       until RowDescription or NoData
+ *   Execute                        until CommandComplete, EmptyQueryResponse or PortalSuspended
+ *   CopyDone, CopyFail             no reply of their own: they go with the COPY that they end, or
+ *                                  unanswered when they are next in turn, as the server ignores them
+ *                                  outside COPY
+ *
+ * After an error in the extended protocol the server ignores everything up to Sync, so at the
+ * ReadyForQuery of that Sync all requests up to it are dropped (PostgreSQL documentation, "Message
+ * Flow"). Statements that those requests would have made or closed are told by `takeFailed`.
  */
 
-/** What was sent; `query`, `functionCall` and `sync` are answered by ReadyForQuery. */
+/** Requests that are owed something, by the type byte of their message. */
 export const RequestKind = {
-  query: 1,
-  functionCall: 2,
-  sync: 3,
-  parse: 4,
-  bind: 5,
-  describe: 6,
-  execute: 7,
-  close: 8,
-  copyDone: 9,
-  copyFail: 10,
-  /** A query of the pooler's own that tells where the client's answers end. */
-  barrier: 11,
+  query: ClientMessage.Query,
+  functionCall: ClientMessage.FunctionCall,
+  sync: ClientMessage.Sync,
+  parse: ClientMessage.Parse,
+  bind: ClientMessage.Bind,
+  describe: ClientMessage.Describe,
+  execute: ClientMessage.Execute,
+  close: ClientMessage.Close,
+  copyDone: ClientMessage.CopyDone,
+  copyFail: ClientMessage.CopyFail,
 } as const;
 export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
 const { query, functionCall, sync, parse, bind, describe, execute, close, copyDone, copyFail } =
   RequestKind;
-const { barrier } = RequestKind;
 
-/** Whose the request is: the client's; the pooler's; the client's, but answered by the pooler. */
+/** Whose request it is: the client's, the pooler's own, or the client's but kept from the server. */
 export const RequestAction = { forward: 0, swallow: 1, fake: 2 } as const;
 export type RequestAction = (typeof RequestAction)[keyof typeof RequestAction];
 
-/** What becomes of a reply. */
 export const ReplyAction = { forward: 0, swallow: 1 } as const;
 export type ReplyAction = (typeof ReplyAction)[keyof typeof ReplyAction];
 
-/** The statement that a Parse or an evicting Close is about. */
-export interface StatementRequest {
-  readonly statement: PreparedStatement;
-  /** The client's name for it; null: the request is the pooler's own. */
-  readonly name: string | null;
-}
-
-/** A Parse or an evicting Close that an error kept from having its effect. */
-export interface FailedRequest extends StatementRequest {
-  readonly kind: typeof parse | typeof close;
-  readonly action: RequestAction;
-}
-
+const NONE: readonly FailedStatement[] = [];
 const FIRST_CAPACITY = 16;
-const ACTION_SHIFT = 4;
-const KIND_MASK = 0x0f;
-const NONE: readonly FailedRequest[] = [];
 
 export class RequestsInFlight {
-  #entries = new Uint8Array(FIRST_CAPACITY);
-  #about: (StatementRequest | null)[] = new Array(FIRST_CAPACITY).fill(null);
+  // Four rings with the same places; the capacity is a power of two. A request is two bytes and two
+  // references, so nothing is allocated for it.
+  #kinds = new Uint8Array(FIRST_CAPACITY);
+  #actions = new Uint8Array(FIRST_CAPACITY);
+  #statements = new Array<PreparedStatement | null>(FIRST_CAPACITY).fill(null);
+  #names = new Array<string | null>(FIRST_CAPACITY).fill(null);
+  #mask = FIRST_CAPACITY - 1;
   #head = 0;
   #size = 0;
-  /** An error was answered and its ReadyForQuery has not come yet. */
+  /** An ErrorResponse came whose ReadyForQuery is still owed. */
   #hasFailed = false;
   #isCopyIn = false;
-  /** More ReadyForQuery may come than are awaited. */
-  #isUncertain = false;
-  #failed: FailedRequest[] | null = null;
+  #syncsSent = 0;
+  #syncsAnswered = 0;
+  #isDoubtful = false;
+  #failed: FailedStatement[] = [];
 
   get size(): number {
     return this.#size;
   }
 
-  /** The server reads COPY data: between CopyInResponse or CopyBothResponse and the command's end. */
+  /** Syncs pushed so far; `clear` does not set it back. */
+  get syncsSent(): number {
+    return this.#syncsSent;
+  }
+
+  /** Syncs that are off the queue again. */
+  get syncsAnswered(): number {
+    return this.#syncsAnswered;
+  }
+
+  /** True from CopyInResponse or CopyBothResponse until the COPY ends on the server. */
   get isCopyIn(): boolean {
     return this.#isCopyIn;
   }
 
-  /** There may be answers to come although none is awaited. */
-  get isUncertain(): boolean {
-    return this.#isUncertain;
+  /**
+   * True when replies and requests no longer match for certain, until `clear`. The connection may
+   * serve its present client, but must not be given to another. It happens when the server says
+   * something it was not asked for, and when a COPY fails with a Sync sent before its end: the server
+   * ignores that Sync if it read it during the COPY and answers it if not, which cannot be told.
+   */
+  get isDoubtful(): boolean {
+    return this.#isDoubtful;
   }
 
-  /** Notes a barrier, sent because of `isUncertain`; nothing is awaited. */
-  pushBarrier(): void {
-    this.#isUncertain = false;
-    this.push(barrier, RequestAction.swallow);
-  }
-
-  /** The next answer may be the barrier's. */
-  get isBarrierNext(): boolean {
-    return this.#size > 0 && this.#headKind() === barrier;
-  }
-
-  /** The barrier's answer has begun to come. */
-  popBarrier(): void {
-    if (this.isBarrierNext) this.#pop();
-  }
-
-  /** An answer of the pooler's own making is next. */
+  /** `nextFake` would give a reply now. */
   get hasFakeDue(): boolean {
-    return this.#size > 0 && this.#entries[this.#head]! >> ACTION_SHIFT === RequestAction.fake;
+    return this.#size > 0 && !this.#hasFailed && this.#actions[this.#head] === RequestAction.fake;
   }
 
-  push(kind: RequestKind, action: RequestAction, about: StatementRequest | null = null): void {
-    // The end of a COPY that is over (or never was) answers to nothing.
-    if ((kind === copyDone || kind === copyFail) && this.#size === 0 && !this.#isCopyIn) return;
-    if (this.#size === this.#entries.length) this.#grow();
-    const at = (this.#head + this.#size) & (this.#entries.length - 1);
-    this.#entries[at] = kind | (action << ACTION_SHIFT);
-    this.#about[at] = about;
+  /**
+   * Appends a request. `statement` is what a Parse makes or a Close ends; `name` is the client's name
+   * for it. With `fake` see `nextFake`: it may be due at once.
+   */
+  push(
+    kind: RequestKind,
+    action: RequestAction,
+    statement: PreparedStatement | null = null,
+    name: string | null = null,
+  ): void {
+    if (this.#size === 0 && (kind === copyDone || kind === copyFail)) return;
+    if (this.#size > this.#mask) this.#grow();
+    const place = (this.#head + this.#size) & this.#mask;
+    this.#kinds[place] = kind;
+    this.#actions[place] = action;
+    this.#statements[place] = statement;
+    this.#names[place] = name;
     this.#size++;
+    if (kind === sync) this.#syncsSent++;
   }
 
-  /** One message of the server, in order. Returns what becomes of it. */
+  /** Takes note of a server message, each type in the order read, and says what becomes of it. */
   onReply(type: number): ReplyAction {
     switch (type) {
-      case ServerMessage.ReadyForQuery:
-        return this.#onReady();
-      case ServerMessage.ErrorResponse:
-        this.#hasFailed = true;
-        if (this.#isCopyIn && this.#endCopy()) this.#isUncertain = true;
+      case ServerMessage.NoticeResponse:
+      case ServerMessage.NotificationResponse:
+      case ServerMessage.ParameterStatus:
         return ReplyAction.forward;
+      case ServerMessage.ReadyForQuery:
+        return this.#onReadyForQuery();
+      case ServerMessage.ErrorResponse:
+        return this.#onError();
       case ServerMessage.CommandComplete:
-        if (this.#isCopyIn) {
-          const action = this.#answer(execute);
-          this.#endCopy();
-          return action;
-        }
-        return this.#answer(execute);
+        if (this.#isCopyIn) this.#endCopy(false);
+        return this.#answerUnlessQuery(execute);
       case ServerMessage.EmptyQueryResponse:
+        return this.#answerUnlessQuery(execute);
+      case ServerMessage.RowDescription:
+        return this.#answerUnlessQuery(describe);
+      case ServerMessage.NoData:
+        return this.#answer(describe);
       case ServerMessage.PortalSuspended:
         return this.#answer(execute);
       case ServerMessage.ParseComplete:
@@ -146,163 +150,228 @@ export class RequestsInFlight {
         return this.#answer(bind);
       case ServerMessage.CloseComplete:
         return this.#answer(close);
-      case ServerMessage.RowDescription:
-      case ServerMessage.NoData:
-        return this.#answer(describe);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
         this.#isCopyIn = true;
-        return ReplyAction.forward;
+        return this.#replyAction();
       default:
-        return ReplyAction.forward;
+        return this.#replyAction();
     }
   }
 
   /**
-   * Takes off the answer of the pooler's own making that is due: `parse` (ParseComplete), `close`
-   * (CloseComplete), or 0 when none is. To be asked after a reply, and after a push, until 0.
+   * The kind of the fake reply now due (`parse`: ParseComplete, `close`: CloseComplete), or 0. To be
+   * asked until 0 after each reply was passed on, and after pushing a fake.
    */
-  nextFake(): RequestKind | 0 {
+  nextFake(): typeof parse | typeof close | 0 {
+    // A server would ignore the request between an error and Sync; the ReadyForQuery drops it.
     if (!this.hasFakeDue) return 0;
-    const kind = (this.#entries[this.#head]! & KIND_MASK) as RequestKind;
+    const kind = this.#kinds[this.#head];
     this.#pop();
-    return kind;
+    return kind === parse ? parse : close;
   }
 
   /**
-   * Parses that the server did not carry out and Closes that it never saw, since the last call.
-   * Only an error fills it.
+   * The requests with a statement that came to nothing since the last call, the *latest first*: undone
+   * in this order, the tables are as if these requests had never been. Empty unless there was an error.
+   * To be taken at each ReadyForQuery, before `nextFake`.
    */
-  takeFailed(): readonly FailedRequest[] {
-    if (this.#failed === null) return NONE;
-    const failed = this.#failed;
-    this.#failed = null;
+  takeFailed(): readonly FailedStatement[] {
+    if (this.#failed.length === 0) return NONE;
+    const failed = this.#failed
+      .reverse()
+      .map((one) => (this.#hasName(one.name) ? { ...one, name: null } : one));
+    this.#failed = [];
     return failed;
   }
 
+  /** Client's names of the statements that requests in flight make or close. */
+  namesInFlight(): ReadonlySet<string> {
+    const names = new Set<string>();
+    for (let i = 0; i < this.#size; i++) {
+      const name = this.#names[(this.#head + i) & this.#mask];
+      if (typeof name === 'string') names.add(name);
+    }
+    return names;
+  }
+
+  /** Forgets everything, as for a new connection. */
   clear(): void {
     while (this.#size > 0) this.#pop();
     this.#hasFailed = false;
     this.#isCopyIn = false;
-    this.#isUncertain = false;
-    this.#failed = null;
+    this.#isDoubtful = false;
+    this.#failed = [];
   }
 
-  #onReady(): ReplyAction {
-    this.#isCopyIn = false;
-    this.#dropStrayCopyEnds();
-    let action: ReplyAction = ReplyAction.forward;
-    if (this.#size > 0) {
-      if (isAnsweredByReady(this.#headKind())) {
-        action = this.#headReplyAction();
+  #onReadyForQuery(): ReplyAction {
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    let action = this.#replyAction();
+    if (kind === query || kind === functionCall || kind === sync) {
+      this.#pop();
+    } else {
+      const at = this.#hasFailed ? this.#indexOfSync() : -1;
+      if (at === -1) {
+        this.#isDoubtful = true;
+        action = ReplyAction.forward;
+      } else {
+        for (let i = 0; i < at; i++) this.#noteFailed((this.#head + i) & this.#mask);
+        while (this.#kinds[this.#head] !== sync) this.#pop();
+        action = this.#replyAction();
         this.#pop();
-      } else if (this.#hasFailed && !this.isBarrierNext) {
-        while (this.#size > 0) {
-          const kind = this.#headKind();
-          this.#noteFailed();
-          this.#pop();
-          if (kind === sync) break;
-        }
       }
     }
     this.#hasFailed = false;
-    this.#dropStrayCopyEnds();
-    return action;
-  }
-
-  #answer(kind: RequestKind): ReplyAction {
-    if (this.#size === 0 || this.#headKind() !== kind) return ReplyAction.forward;
-    const action = this.#headReplyAction();
-    this.#pop();
-    if (!this.#isCopyIn) this.#dropStrayCopyEnds();
+    this.#isCopyIn = false;
     return action;
   }
 
   /**
-   * The COPY is over: strikes out the client's CopyDone or CopyFail, and the Syncs before it that
-   * the server ignored while it read data. A simple query stays, for its ReadyForQuery is to come.
-   * Returns whether a Sync was struck out.
+   * The error of an injected Parse goes to the client, whose Bind or Describe it makes fail. Only a
+   * Query, FunctionCall or Sync of the pooler's own keeps its error to itself.
    */
-  #endCopy(): boolean {
+  #onError(): ReplyAction {
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    const isAlone = kind === query || kind === functionCall || kind === sync;
+    const action = isAlone ? this.#replyAction() : ReplyAction.forward;
+    if (this.#isCopyIn) {
+      this.#endCopy(true);
+      // The Syncs sent after this Execute are gone, so ReadyForQuery could not drop it with them.
+      if (kind === execute) this.#pop();
+    }
+    this.#hasFailed = true;
+    return action;
+  }
+
+  /**
+   * Takes out what was sent during the COPY, from behind the head through the first CopyDone or
+   * CopyFail: the server ignores Sync during COPY. The head, a Query or Execute, stays.
+   */
+  #endCopy(isError: boolean): void {
     this.#isCopyIn = false;
-    let hasSync = false;
-    const isSimple = this.#size > 0 && this.#headKind() === query;
-    const first = isSimple ? 1 : 0;
-    let end = first;
-    while (end < this.#size) {
-      const kind = this.#kindAt(end++);
-      if (kind === copyDone || kind === copyFail) break;
-      if (kind === sync) hasSync = true;
-      if (kind === sync || kind === execute) continue;
-      end--;
-      break;
+    const kind = this.#size === 0 ? 0 : this.#kinds[this.#head];
+    if (kind !== query && kind !== execute) {
+      this.#isDoubtful = true;
+      return;
     }
-    if (isSimple) {
-      // The query moves over what is struck out.
-      const from = this.#head;
-      const to = (this.#head + end - 1) & (this.#entries.length - 1);
-      this.#entries[to] = this.#entries[from]!;
-      end--;
+    let count = 1;
+    while (count < this.#size && !this.#isCopyEnd(count)) count++;
+    if (count === this.#size) {
+      // Without an end in the queue only Syncs that the COPY may have eaten are taken out.
+      count = 0;
+      while (isError && count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
     }
-    for (; end > 0; end--) this.#pop();
-    return hasSync;
-  }
-
-  /** A CopyDone or CopyFail that is next while no COPY runs: the server ignores it. */
-  #dropStrayCopyEnds(): void {
-    while (this.#size > 0) {
-      const kind = this.#headKind();
-      if (kind !== copyDone && kind !== copyFail) return;
-      this.#pop();
+    if (count === 0) return;
+    const from = this.#head;
+    for (let i = 1; i <= count; i++) {
+      const place = (from + i) & this.#mask;
+      if (isError && this.#kinds[place] === sync) this.#isDoubtful = true;
+      this.#noteFailed(place);
+      this.#forget(place);
     }
+    const to = (from + count) & this.#mask;
+    this.#kinds[to] = this.#kinds[from]!;
+    this.#actions[to] = this.#actions[from]!;
+    this.#head = to;
+    this.#size -= count;
   }
 
-  #noteFailed(): void {
-    const about = this.#about[this.#head]!;
-    const entry = this.#entries[this.#head]!;
-    const kind = entry & KIND_MASK;
-    if (about === null || (kind !== parse && kind !== close)) return;
-    this.#failed ??= [];
-    const action = (entry >> ACTION_SHIFT) as RequestAction;
-    this.#failed.push({ kind, action, statement: about.statement, name: about.name });
+  /** A reply that only a request of `kind` has. */
+  #answer(kind: RequestKind): ReplyAction {
+    if (
+      this.#size === 0 ||
+      this.#kinds[this.#head] !== kind ||
+      this.#actions[this.#head] === RequestAction.fake
+    ) {
+      this.#isDoubtful = true;
+      return ReplyAction.forward;
+    }
+    const action = this.#replyAction();
+    this.#pop();
+    return action;
   }
 
-  #headKind(): RequestKind {
-    return (this.#entries[this.#head]! & KIND_MASK) as RequestKind;
+  /** A reply that a request of `kind` has, and that may also come any number of times in a Query. */
+  #answerUnlessQuery(kind: RequestKind): ReplyAction {
+    if (this.#size > 0 && this.#kinds[this.#head] === query) return this.#replyAction();
+    return this.#answer(kind);
   }
 
-  #kindAt(index: number): RequestKind {
-    const at = (this.#head + index) & (this.#entries.length - 1);
-    return (this.#entries[at]! & KIND_MASK) as RequestKind;
-  }
-
-  #headReplyAction(): ReplyAction {
-    return this.#entries[this.#head]! >> ACTION_SHIFT === RequestAction.swallow
+  #replyAction(): ReplyAction {
+    if (this.#size === 0) return ReplyAction.forward;
+    return this.#actions[this.#head] === RequestAction.swallow
       ? ReplyAction.swallow
       : ReplyAction.forward;
   }
 
+  #hasName(name: string | null): boolean {
+    if (name === null) return false;
+    for (let i = 0; i < this.#size; i++) {
+      if (this.#names[(this.#head + i) & this.#mask] === name) return true;
+    }
+    return false;
+  }
+
+  #indexOfSync(): number {
+    for (let i = 0; i < this.#size; i++) if (this.#kindAt(i) === sync) return i;
+    return -1;
+  }
+
+  #kindAt(index: number): number {
+    return this.#kinds[(this.#head + index) & this.#mask]!;
+  }
+
+  #isCopyEnd(index: number): boolean {
+    const kind = this.#kindAt(index);
+    return kind === copyDone || kind === copyFail;
+  }
+
+  #noteFailed(place: number): void {
+    const statement = this.#statements[place];
+    if (!statement) return;
+    this.#failed.push({
+      kind: this.#kinds[place]!,
+      statement,
+      name: this.#names[place]!,
+      isFake: this.#actions[place] === RequestAction.fake,
+      segment: this.#syncsAnswered,
+    });
+  }
+
+  /** Empties the place of a request that leaves the queue. */
+  #forget(place: number): void {
+    if (this.#kinds[place] === sync) this.#syncsAnswered++;
+    this.#statements[place] = null;
+    this.#names[place] = null;
+  }
+
+  /** Takes the head off, and the ends of COPYs that are over which thereby become the head. */
   #pop(): void {
-    this.#about[this.#head] = null;
-    this.#head = (this.#head + 1) & (this.#entries.length - 1);
-    this.#size--;
+    do {
+      this.#forget(this.#head);
+      this.#head = (this.#head + 1) & this.#mask;
+      this.#size--;
+    } while (this.#size > 0 && this.#isCopyEnd(0));
   }
 
   #grow(): void {
-    const size = this.#entries.length;
-    const entries = new Uint8Array(size * 2);
-    const about = new Array<StatementRequest | null>(size * 2).fill(null);
+    const capacity = this.#mask + 1;
+    const kinds = new Uint8Array(capacity * 2);
+    const actions = new Uint8Array(capacity * 2);
+    const statements = new Array<PreparedStatement | null>(capacity * 2).fill(null);
+    const names = new Array<string | null>(capacity * 2).fill(null);
     for (let i = 0; i < this.#size; i++) {
-      const at = (this.#head + i) & (size - 1);
-      entries[i] = this.#entries[at]!;
-      about[i] = this.#about[at]!;
+      const place = (this.#head + i) & this.#mask;
+      kinds[i] = this.#kinds[place]!;
+      actions[i] = this.#actions[place]!;
+      statements[i] = this.#statements[place]!;
+      names[i] = this.#names[place]!;
     }
-    this.#entries = entries;
-    this.#about = about;
+    this.#kinds = kinds;
+    this.#actions = actions;
+    this.#statements = statements;
+    this.#names = names;
+    this.#mask = capacity * 2 - 1;
     this.#head = 0;
   }
-}
-
-function isAnsweredByReady(kind: RequestKind): boolean {
-  return kind === query || kind === sync || kind === functionCall;
 }

@@ -1,26 +1,22 @@
-import { randomBytes } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
+import type { ClientStatements } from '../prepared/client-statements.ts';
+import { isDeallocateAll } from '../prepared/messages.ts';
+import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
-import type { StatementRegistry } from '../prepared/statement.ts';
+import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
-import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
+import { ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import type { TrackedNames, TrackedValues } from './parameters.ts';
-import {
-  type FailedRequest,
-  ReplyAction,
-  RequestAction,
-  RequestKind,
-  RequestsInFlight,
-} from './requests-in-flight.ts';
+import { ReplyAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
 import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
 
 /**
@@ -28,7 +24,7 @@ import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
  * known of the session there (parameters, prepared statements, transaction status). Its pool decides
  * who uses it; while a client is linked, the server's messages go to that client as they come.
  *
- *   login -> idle <-> active -> (tested | held) -> idle
+ *   login -> idle <-> active -> (tested | held) -> idle | active
  *            idle <-> used -> tested -> idle
  *   any -> closing -> closed
  *
@@ -65,17 +61,18 @@ const NEXT: Record<ServerState, number> = {
     (1 << closed),
   [tested]: (1 << idle) | (1 << active) | (1 << used) | (1 << closing) | (1 << closed),
   [used]: (1 << tested) | (1 << closing) | (1 << closed),
-  [held]: (1 << idle) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),
+  [held]:
+    (1 << idle) | (1 << active) | (1 << tested) | (1 << used) | (1 << closing) | (1 << closed),
   [closing]: 1 << closed,
   [closed]: 0,
 };
 
 /** A ParameterStatus longer than this cannot be a parameter's. */
 const MAX_PARAMETER_BYTES = 1 << 20;
+/** A CommandComplete up to this size is looked at: DEALLOCATE ALL and DISCARD ALL fit. */
+const MAX_TAG_BYTES = 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
-/** Header of a RowDescription, its count and a barrier's column name. */
-const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + 32;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 /** Longest reason that PgBouncer shows. */
 const MAX_REASON_BYTES = 127;
@@ -84,6 +81,7 @@ const MAX_REASON_BYTES = 127;
 export interface ServerOwner {
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
+  readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
@@ -104,13 +102,8 @@ export interface ServerOwner {
 export interface LinkedClient {
   readonly link: Link;
   readonly tracked: TrackedValues;
+  readonly statements: ClientStatements;
   readonly ptr: string;
-  /** The server has begun to read COPY data. */
-  onCopyIn(): void;
-  /** The session's named statements are gone on the server (DEALLOCATE ALL, DISCARD ALL). */
-  onStatementsGone(): void;
-  /** The server did not carry out the Parse that names a statement. */
-  onStatementFailed(name: string): void;
   /** The first bytes of a message of it have been sent on, and the rest has not come. */
   readonly isMidMessage: boolean;
   /**
@@ -162,8 +155,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #onOwnQueryDone: ((failed: boolean) => void) | null = null;
   #hasOwnQueryFailed = false;
   #isConnected = false;
-  /** The column of the barrier on its way. */
-  #barrierName: Buffer | null = null;
   /** Why the message at hand ends the connection. */
   #fault = '';
   /** Bytes that were read together with the last ReadyForQuery have not been looked at yet. */
@@ -184,7 +175,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.port = about.port;
     this.#place = place;
     this.tracked = owner.tracked.none();
-    this.statements = new ServerStatements(owner.registry);
+    this.statements = new ServerStatements(owner.registry, this.requests);
     this.#walker = new FrameWalker(this, owner.maxPacketBytes);
     this.#login = serverLogin;
   }
@@ -198,6 +189,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     const { remoteAddress, remotePort } = this.link.socket;
     if (remoteAddress === undefined || remotePort === undefined) return this.#place;
     return { host: remoteAddress, port: remotePort };
+  }
+
+  get hasLoggedIn(): boolean {
+    return this.#login === null;
   }
 
   /** Gives the connection its socket; called once. */
@@ -267,31 +262,14 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.send(query(sql));
   }
 
-  /**
-   * Sends a query whose answer cannot be taken for another's, for its column has a secret name:
-   * behind it nothing of what was sent before can come. Ends in `onReady` of the owner.
-   */
-  sendBarrier(): void {
-    this.isReady = false;
-    const name = randomBytes(16).toString('hex');
-    this.#barrierName = Buffer.from(name);
-    this.send(query(`SELECT 1 AS "${name}"`));
-    this.requests.pushBarrier();
-  }
-
-  /** Whether this RowDescription is the barrier's: what follows until ReadyForQuery is its answer. */
-  #passesBarrier(bytes: Buffer, at: number, end: number): boolean {
-    const name = this.#barrierName;
-    if (name?.compare(bytes, at + HEADER_BYTES + 2, end) !== 0) return false;
-    this.#barrierName = null;
-    this.requests.popBarrier();
-    this.#onOwnQueryDone = () => this.owner.onReady(this);
-    return true;
-  }
-
   /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
   get isInTransaction(): boolean {
     return this.transactionStatus !== TransactionStatus.idle;
+  }
+
+  /** ReadyForQuery has come and no request is left without its answer. */
+  get isAtRest(): boolean {
+    return this.isReady && this.requests.size === 0;
   }
 
   get isRunningOwn(): boolean {
@@ -401,9 +379,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   // FrameSink
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
-    if (this.state === login) {
-      return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken('unknown pkt') : Action.take;
-    }
+    if (this.state === login) return this.#onLoginHeader(total);
     if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total);
     if (this.client === null) return this.#onUnlinkedHeader(type, total);
     switch (type) {
@@ -425,10 +401,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         this.isReady = true;
         return Action.forwardEnd;
       case ServerMessage.CommandComplete:
-        if (end - at < total && total <= 22) return Action.wait;
-        if (isStatementsGone(bytes, at, total)) {
-          this.statements.clear();
-          this.client.onStatementsGone();
+        if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
+        if (end - at >= total && isDeallocateAll(bytes, at, total)) {
+          this.statements.onDeallocateAll();
+          this.client.statements.onDeallocateAll(this.requests.namesInFlight());
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
@@ -439,19 +415,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
           : this.#broken(BROKEN_PARAMETER);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-        this.client.onCopyIn();
-        return this.#reply(type);
-      case ServerMessage.RowDescription:
-        if (this.requests.isBarrierNext) {
-          const known = Math.min(total, BARRIER_KNOWN_BYTES);
-          if (end - at < known) return this.#walker.waitFor(known);
-          if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
-        }
-        return this.#reply(type);
       case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
+      case ServerMessage.RowDescription:
       case ServerMessage.NoData:
       case ServerMessage.EmptyQueryResponse:
       case ServerMessage.PortalSuspended:
@@ -488,6 +456,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       this.close(BROKEN_PARAMETER);
       return;
     }
+    if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
+      this.statements.clear();
+    }
     if (type === ServerMessage.ErrorResponse) {
       this.#hasOwnQueryFailed = true;
       const text = decodeReport(bytes, start + 5, end).get('M') ?? '';
@@ -509,9 +480,16 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
 
   /** Behind a ReadyForQuery, or a reply that answers of our own making follow. */
   onEnd(type: number): boolean {
+    if (type !== ServerMessage.ReadyForQuery) {
+      this.sendFakes();
+      return true;
+    }
+    const failed = this.requests.takeFailed();
+    if (failed.length > 0) {
+      const names = this.client?.statements ?? null;
+      this.owner.translator.undo(failed, names, this.statements);
+    }
     this.sendFakes();
-    if (type !== ServerMessage.ReadyForQuery) return true;
-    for (const failed of this.requests.takeFailed()) this.#onFailedRequest(failed);
     this.owner.onReady(this);
     return true;
   }
@@ -521,17 +499,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     for (let kind = this.requests.nextFake(); kind !== 0; kind = this.requests.nextFake()) {
       this.client?.link.write(kind === RequestKind.parse ? PARSE_COMPLETE : CLOSE_COMPLETE);
     }
-  }
-
-  /** A Parse or Close inside a batch that failed before the server came to it. */
-  #onFailedRequest(failed: FailedRequest): void {
-    if (failed.kind === RequestKind.close) {
-      // The victim of an eviction was never closed: it still stands there.
-      if (failed.name === null) this.statements.add(failed.statement);
-      return;
-    }
-    if (failed.action !== RequestAction.fake) this.statements.delete(failed.statement);
-    if (failed.name !== null) this.client?.onStatementFailed(failed.name);
   }
 
   #reply(type: number): Action {
@@ -546,6 +513,12 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return Action.rewrite;
   }
 
+  #onLoginHeader(total: number): Action {
+    // A step of the login is being worked out: what follows waits for it.
+    if (this.link.isHeld) return Action.stop;
+    return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken('unknown pkt') : Action.take;
+  }
+
   #onOwnHeader(type: number, total: number): Action {
     switch (type) {
       case ServerMessage.ParameterStatus:
@@ -553,6 +526,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         return total > MAX_PARAMETER_BYTES ? this.#broken('unknown pkt') : Action.take;
       case ServerMessage.ReadyForQuery:
         return total === 6 ? Action.take : this.#broken('unknown pkt');
+      case ServerMessage.CommandComplete:
+        return total > MAX_TAG_BYTES ? Action.skip : Action.take;
       default:
         return Action.skip;
     }
@@ -644,19 +619,4 @@ function cutReason(reason: string): string {
   if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
   const bytes = Buffer.from(reason);
   return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
-}
-
-const DEALLOCATE_ALL = Buffer.from('DEALLOCATE ALL\0');
-const DISCARD_ALL = Buffer.from('DISCARD ALL\0');
-
-/** True for a CommandComplete that says that the session's prepared statements are gone. */
-function isStatementsGone(bytes: Buffer, at: number, total: number): boolean {
-  const tag = at + HEADER_BYTES;
-  if (total === HEADER_BYTES + DEALLOCATE_ALL.length) {
-    return bytes.compare(DEALLOCATE_ALL, 0, DEALLOCATE_ALL.length, tag, at + total) === 0;
-  }
-  if (total === HEADER_BYTES + DISCARD_ALL.length) {
-    return bytes.compare(DISCARD_ALL, 0, DISCARD_ALL.length, tag, at + total) === 0;
-  }
-  return false;
 }

@@ -1,3 +1,5 @@
+import { DatabaseError } from 'pg-protocol';
+import { Parser } from 'pg-protocol/dist/parser.js';
 import type { ServerAuth, ServerAuthStep } from '../auth/server-auth.ts';
 import { AuthenticationCode, HEADER_BYTES, ServerMessage } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
@@ -37,6 +39,7 @@ const DONE: LoginStep = { kind: 'done' };
 
 export class ServerLogin {
   readonly #plan: LoginPlan;
+  readonly #parser = new Parser();
   #isConnectQueryDue: boolean;
   #isAuthenticated = false;
   /** Parameters as the server reported them, in order; a later report replaces the value. */
@@ -111,13 +114,31 @@ export class ServerLogin {
   }
 
   #onError(bytes: Buffer): LoginStep {
-    const fields = decodeReport(bytes, HEADER_BYTES, bytes.length);
-    const message = fields.get('M') ?? '';
+    const { message, sqlstate } = this.#readError(bytes);
     if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
       this.connectQueryError = message;
       return NOTHING;
     }
-    return failed(message, { sqlstate: fields.get('C') ?? '08P01', message });
+    return failed(message, { sqlstate, message });
+  }
+
+  #readError(bytes: Buffer): Refusal {
+    const refusal = { message: '', sqlstate: '08P01' };
+    // The library's reader looks for the end of the fields without a bound, so it must be there: the
+    // NUL of the last field and one more. A message without it is read by our own decoder.
+    if (bytes.length < HEADER_BYTES + 2 || bytes.readUInt16BE(bytes.length - 2) !== 0) {
+      const fields = decodeReport(bytes, HEADER_BYTES, bytes.length);
+      return {
+        message: fields.get('M') ?? refusal.message,
+        sqlstate: fields.get('C') ?? refusal.sqlstate,
+      };
+    }
+    this.#parser.parse(bytes, (error) => {
+      if (!(error instanceof DatabaseError)) return;
+      refusal.message = error.message ?? refusal.message;
+      refusal.sqlstate = error.code ?? refusal.sqlstate;
+    });
+    return refusal;
   }
 }
 

@@ -24,6 +24,9 @@ export interface Credentials {
   readonly clientKeys: ScramKeys | null;
 }
 
+/** What a pool opens its connections through. */
+export type Opener = Pick<ServerOpener, 'open' | 'onFailed'>;
+
 /** Chooses hosts and opens connections for one pool (PgBouncer's `host` and `load_balance_hosts`). */
 export class ServerOpener {
   readonly #options: OpenerOptions;

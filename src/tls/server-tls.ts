@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import type { ConnectionOptions } from 'node:tls';
 import type { Settings } from '../config/schema.ts';
+import { cipherList, protocolRange } from '../config/tls-values.ts';
 
 /**
  * TLS towards servers: what each `server_tls_sslmode` means. `allow` equals `prefer`, as in
@@ -22,9 +23,14 @@ export class ServerTls {
     this.isAsked = mode !== 'disable';
     this.isOptional = mode === 'allow' || mode === 'prefer';
     this.#checksName = mode === 'verify-full';
+    const { oldest, newest } = protocolRange(settings.server_tls_protocols);
     const base: ConnectionOptions = {
+      minVersion: oldest,
+      maxVersion: newest,
       rejectUnauthorized: mode === 'verify-ca' || mode === 'verify-full',
     };
+    const ciphers = cipherList(settings.server_tls_ciphers, settings.server_tls13_ciphers);
+    if (ciphers !== undefined) base.ciphers = ciphers;
     if (this.isAsked) {
       if (settings.server_tls_ca_file !== '') base.ca = readFileSync(settings.server_tls_ca_file);
       if (settings.server_tls_key_file !== '')

@@ -8,6 +8,15 @@ export function endOfString(bytes: Buffer, start: number, end: number): number {
   return at === -1 || at >= end ? -1 : at;
 }
 
+/**
+ * The same for strings that are a few bytes long, names above all: it reads byte by byte, which is
+ * faster than a native search up to some forty bytes, and never looks past `end`.
+ */
+export function endOfShortString(bytes: Buffer, start: number, end: number): number {
+  for (let at = start; at < end; at++) if (bytes[at] === 0) return at;
+  return -1;
+}
+
 /** What a StartupMessage says. */
 export interface StartupMessage {
   /** Int32: major version in the upper half, minor in the lower. */

@@ -112,18 +112,6 @@ export const AUTHENTICATION_OK = writer
   .int32(AuthenticationCode.ok)
   .end();
 
-/** Authentication request `code` (see `AuthenticationCode`) followed by its own bytes. */
-export function authenticationRequest(code: number, rest: Uint8Array = Buffer.alloc(0)): Buffer {
-  return writer.begin(ServerMessage.Authentication).int32(code).raw(rest).end();
-}
-
-/** AuthenticationSASL naming the mechanisms on offer. */
-export function authenticationSasl(mechanisms: readonly string[]): Buffer {
-  writer.begin(ServerMessage.Authentication).int32(AuthenticationCode.sasl);
-  for (const name of mechanisms) writer.cstring(name);
-  return writer.byte(0).end();
-}
-
 export function parameterStatus(name: string, value: string): Buffer {
   return writer.begin(ServerMessage.ParameterStatus).cstring(name).cstring(value).end();
 }
@@ -136,7 +124,6 @@ export function backendKeyData(key: Uint8Array): Buffer {
 export const READY_IDLE = writer.begin(ServerMessage.ReadyForQuery).byte(0x49).end();
 export const PARSE_COMPLETE = writer.begin(ServerMessage.ParseComplete).end();
 export const CLOSE_COMPLETE = writer.begin(ServerMessage.CloseComplete).end();
-export const EMPTY_QUERY_RESPONSE = writer.begin(ServerMessage.EmptyQueryResponse).end();
 
 /** NegotiateProtocolVersion: the newest minor version offered and the options not recognised. */
 export function negotiateProtocolVersion(version: number, unknown: readonly string[]): Buffer {
@@ -174,20 +161,6 @@ export function rowDescription(columns: readonly Column[]): Buffer {
   return writer.end();
 }
 
-/** DataRow in text format; null is SQL NULL. */
-export function dataRow(values: readonly (string | null)[]): Buffer {
-  writer.begin(ServerMessage.DataRow).int16(values.length);
-  for (const value of values) {
-    if (value === null) {
-      writer.int32(-1);
-    } else {
-      const bytes = Buffer.from(value);
-      writer.int32(bytes.length).raw(bytes);
-    }
-  }
-  return writer.end();
-}
-
 /** Simple Query. */
 export function query(sql: string): Buffer {
   return writer.begin(ClientMessage.Query).cstring(sql).end();
@@ -208,18 +181,3 @@ export function cancelRequest(key: Uint8Array): Buffer {
 export const SSL_REQUEST = writer.begin(0).int32(RequestCode.ssl).end(false);
 export const TERMINATE = writer.begin(ClientMessage.Terminate).end();
 export const SYNC = writer.begin(ClientMessage.Sync).end();
-
-/** Close of a prepared statement. */
-export function closeStatement(name: string): Buffer {
-  return writer.begin(ClientMessage.Close).byte(0x53).cstring(name).end();
-}
-
-/**
- * A message `type` whose body starts with one name, the name replaced by `name`: Parse, and with
- * `kind` ('S' or 'P') Describe and Close. `rest` is what follows the old name's NUL.
- */
-export function renamed(type: number, kind: number, name: string, rest: Uint8Array): Buffer {
-  writer.begin(type);
-  if (kind !== 0) writer.byte(kind);
-  return writer.cstring(name).raw(rest).end();
-}

@@ -31,7 +31,7 @@ async function start(message: unknown): Promise<void> {
   incarnation = parsed.incarnation;
   try {
     log.configure(parsed.log);
-    worker = new Worker(parsed, { sendHandoff });
+    worker = new Worker(parsed, { send: (message) => void send(message), sendHandoff });
     await worker.run();
     send({ kind: 'ready', incarnation });
   } catch (error) {

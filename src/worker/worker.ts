@@ -12,16 +12,23 @@ import type { DatabaseEntry } from '../config/config.ts';
 import { ConfigIndex, poolUserOf } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
 import { splitCommas, splitNames } from '../config/values.ts';
-import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
+import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
-import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
+import {
+  acceptLink,
+  connectLink,
+  handleOf,
+  type SocketOptions,
+  wrapHandle,
+} from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import { PoolSet } from '../pool/pool-set.ts';
-import { StatementRegistry } from '../prepared/statement.ts';
+import { StatementRegistry } from '../prepared/registry.ts';
+import { StatementTranslator } from '../prepared/translator.ts';
 import { TrackedNames } from '../server/parameters.ts';
-import type { Credentials } from '../server/server-opener.ts';
+import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
@@ -37,6 +44,7 @@ const TICK_MS = 333;
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
+  send(message: FromWorker): void;
   /** Hands a client over; `onFailed` is called when it could not be sent. */
   sendHandoff(message: Handoff, handle: object, onFailed: () => void): boolean;
 }
@@ -55,6 +63,7 @@ export class Worker {
   readonly #sockets: SocketOptions;
   readonly #secrets: ReadonlyMap<string, StoredSecret>;
   readonly #passThrough = new PassThroughKeys();
+  #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
   #stopMode: StopMode | null = null;
   #onStopped: (() => void) | null = null;
@@ -71,21 +80,29 @@ export class Worker {
     this.#secrets = this.#readUsers();
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
+    const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    const openerOptions: OpenerOptions = {
+      unixSocketDir: settings.unix_socket_dir,
+      sockets: this.#sockets,
+      tls: new ServerTls(settings),
+    };
     this.#pools = new PoolSet(
       this.#index,
       { worker, size },
       {
         tracked,
         registry,
+        translator,
         maxPacketBytes: settings.max_packet_size,
         logsConnections: settings.log_connections,
         logsDisconnections: settings.log_disconnections,
+        onServerOpen: ({ id, place, cancelKey }) => {
+          const key = cancelKey.toString('base64');
+          channel.send({ kind: 'server_open', id, place, key });
+        },
+        onServerEnd: ({ id }) => channel.send({ kind: 'server_end', id }),
       },
-      {
-        unixSocketDir: settings.unix_socket_dir,
-        sockets: this.#sockets,
-        tls: new ServerTls(settings),
-      },
+      (entry) => new ServerOpener(openerOptions, entry, entry.name, worker),
       (entry, user) => this.#credentials(entry, user),
     );
     const keys = new CancelKeys<CancelTarget>(worker, settings.peer_id);
@@ -103,7 +120,7 @@ export class Worker {
       size,
       peerId: settings.peer_id,
       peer: (id) => this.#index.peer(id),
-      sockets: this.#sockets,
+      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
       waitTimeoutMs: settings.cancel_wait_timeout * 1000,
     });
     this.#snapshots = new LiveSnapshots({
@@ -124,6 +141,7 @@ export class Worker {
       index: this.#index,
       tracked,
       registry,
+      translator,
       ignoredParameters: new Set(splitNames(settings.ignore_startup_parameters)),
       adminUsers: new Set(splitNames(settings.admin_users)),
       statsUsers: new Set(splitNames(settings.stats_users)),
@@ -225,7 +243,11 @@ export class Worker {
   #placesFor(database: string, user: string): readonly number[] {
     const { workerId, size } = this.#start;
     const entry = this.#index.database(database);
-    const all = Array.from({ length: size }, (_, i) => (workerId + i) % size);
+    // Its own number first, then each of the others in turn, or the next one would get the clients
+    // of all workers before it that may not keep them.
+    const start = this.#nextPlace++ % size;
+    const ring = Array.from({ length: size }, (_, i) => (start + i) % size);
+    const all = [workerId, ...ring.filter((id) => id !== workerId)];
     if (entry === null) return all;
     const { holders } = poolShares(this.#index, entry, poolUserOf(entry, user), size);
     const isHolder = new Set(holders);

@@ -5,7 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { after, before, test } from 'node:test';
+import { before, test } from 'node:test';
 import {
   cancelRequest,
   int32,
@@ -553,7 +553,6 @@ let postgres: TestPostgres;
 before(async () => {
   postgres = await startPostgres();
 });
-after(() => postgres.dispose());
 
 function options(settings: Readonly<Record<string, string | number>>): PoolerOptions {
   return {
@@ -648,6 +647,9 @@ test('a startup packet that comes byte by byte is one like any other', async (t)
   assert.deepEqual(describeAll(await client.untilReady()), ['T', 'D', 'C', 'Z:I']);
   await client.end();
 });
+
+// In a test of its own, since the watch for leaks is the first of the hooks that run after all.
+test('PostgreSQL can be stopped when all has been asked', () => postgres.dispose());
 
 /** Runs the cases, some at a time. */
 async function runAll(

@@ -179,6 +179,9 @@ export class FakeServer {
   readonly connections: FakeConnection[] = [];
   /** Keys of the cancel requests that came. */
   readonly cancels: Buffer[] = [];
+  /** Connections of cancel requests are left open until `releaseCancels`. */
+  holdsCancels = false;
+  readonly #heldCancels: Socket[] = [];
   readonly #server: Server;
   readonly #script: Script;
   readonly #sockets = new Set<Socket>();
@@ -201,6 +204,12 @@ export class FakeServer {
       this.#server.once('error', reject);
       this.#server.listen(0, this.host, resolve);
     });
+  }
+
+  /** Closes the connections of the cancel requests that were held. */
+  releaseCancels(): void {
+    this.holdsCancels = false;
+    for (const socket of this.#heldCancels.splice(0)) socket.end();
   }
 
   /** Closes everything; throws what a script threw. */
@@ -237,7 +246,8 @@ export class FakeServer {
       const code = first.readInt32BE(4);
       if (code === CANCEL_CODE) {
         this.cancels.push(first.subarray(8));
-        socket.end();
+        if (this.holdsCancels) this.#heldCancels.push(socket);
+        else socket.end();
         return;
       }
       if (code !== SSL_CODE && code !== GSS_CODE) {

@@ -1,6 +1,6 @@
 /**
  * Loaded before a test file (`--import`): fails the run when a socket, a listener or a child process
- * is still open two seconds after the last test. The runner is started with `--test-force-exit`, so
+ * is still open eight seconds after the last test (a closed link lingers for five). The runner is started with `--test-force-exit`, so
  * that such a leak fails the file instead of holding it up.
  */
 import { after } from 'node:test';
@@ -21,7 +21,7 @@ const openAtStart = openHandles().length;
 
 after(async () => {
   await until('all handles are closed', () => openHandles().length <= openAtStart, {
-    deadlineMs: 2_000,
+    deadlineMs: 8_000,
   }).catch(() => {
     const left = openHandles().join(', ');
     throw new Error(

@@ -65,6 +65,9 @@ export class WireClient {
   receivedBytes = 0;
   #pending = Buffer.alloc(0);
   readonly #chunks: Buffer[] = [];
+  #chunkBytes = 0;
+  /** Below so many bytes there is no whole message, so that a long one is joined only once. */
+  #neededBytes = 5;
   readonly #messages: WireMessage[] = [];
   #wake: () => void = () => undefined;
   #isAwaited = false;
@@ -74,6 +77,7 @@ export class WireClient {
     socket.on('data', (chunk) => {
       this.receivedBytes += chunk.length;
       this.#chunks.push(chunk);
+      this.#chunkBytes += chunk.length;
       this.#wake();
     });
     socket.on('error', (error) => {
@@ -226,10 +230,12 @@ export class WireClient {
   }
 
   #take(): WireMessage | null {
-    if (this.#messages.length === 0) {
+    const isEnough = this.#pending.length + this.#chunkBytes >= this.#neededBytes;
+    if (this.#messages.length === 0 && isEnough) {
       this.#collect();
       const { messages, rest } = splitMessages(this.#pending);
       this.#pending = Buffer.from(rest);
+      this.#neededBytes = rest.length < 5 ? 5 : 1 + rest.readInt32BE(1);
       this.#messages.push(...messages);
     }
     const found = this.#messages.shift() ?? null;
@@ -245,6 +251,7 @@ export class WireClient {
     if (this.#chunks.length === 0) return;
     this.#pending = Buffer.concat([this.#pending, ...this.#chunks]);
     this.#chunks.length = 0;
+    this.#chunkBytes = 0;
   }
 
   #authenticate(body: Buffer, user: string, password: string, scram: ScramClient): void {

@@ -306,7 +306,7 @@ test('a cancel goes to a peer over TCP or to its socket directory', async (t) =>
   for (const [host, peerPort] of [
     [dir, 7001],
     ['127.0.0.1', port],
-    ['127.0.0.1', 99_999],
+    ['127.0.0.1', 1],
   ] as const) {
     await new Promise<void>((resolve) =>
       mesh.forwardCancelToPeer(
