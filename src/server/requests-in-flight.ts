@@ -279,13 +279,12 @@ export class RequestsInFlight {
       this.#isDoubtful = true;
       return;
     }
-    let count = 1;
-    while (count < this.#size && !this.#isCopyEnd(count)) count++;
-    if (count === this.#size) {
-      // Without an end in the queue only Syncs that the COPY may have eaten are taken out.
-      count = 0;
-      while (isError && count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
-    }
+    // Only Syncs may stand between: at any other message during COPY the server gives up the
+    // connection, so one that is here came after the failure and is answered.
+    let count = 0;
+    while (count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
+    if (count + 1 < this.#size && this.#isCopyEnd(count + 1)) count++;
+    else if (!isError) return;
     if (count === 0) return;
     const from = this.#head;
     for (let i = 1; i <= count; i++) {

@@ -287,7 +287,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.#barrierName = Buffer.from(name);
     this.isReady = false;
     this.send(query(`SELECT 1 AS "${name}"`));
-    this.requests.push(RequestKind.barrier, RequestAction.swallow);
+    // What comes before its answer is the client's.
+    this.requests.push(RequestKind.barrier, RequestAction.forward);
   }
 
   /** Whether this RowDescription is the barrier's; what follows until ReadyForQuery is its too. */

@@ -4,7 +4,7 @@
  * never sees anything but its own answers.
  */
 import assert from 'node:assert/strict';
-import { after, afterEach, before, type TestContext, test } from 'node:test';
+import { before, beforeEach, type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   bind,
@@ -55,8 +55,7 @@ before(async () => {
   postgres = await startPostgres();
   await direct('CREATE TABLE kept (n int); CREATE TABLE copied (n int)');
 });
-afterEach(() => direct('TRUNCATE kept, copied'));
-after(() => postgres.dispose());
+beforeEach(() => direct('TRUNCATE kept, copied'));
 
 /** Rows of a query on PostgreSQL itself. */
 async function direct(sql: string): Promise<(string | null)[][]> {
@@ -775,3 +774,5 @@ test('an evicted prepared statement is prepared again, and its client never noti
   assert.ok(Number(textRows(prepared)[0]?.[0]) <= 2);
   for (const client of clients) await client.end();
 });
+
+test('PostgreSQL can be stopped when all has been asked', () => postgres.dispose());
