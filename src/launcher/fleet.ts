@@ -253,7 +253,8 @@ export class Fleet {
    */
   #passOn(handoff: Handoff, handle: RawHandle, waitedMs = 0): void {
     const wanted = this.#places[handoff.target];
-    const mayComeBack = wanted?.process?.isReady === false || wanted?.restart !== null;
+    const mayComeBack =
+      wanted !== undefined && (wanted.process?.isReady === false || wanted.restart !== null);
     if (mayComeBack && !handoff.visited.includes(handoff.target) && waitedMs < TARGET_WAIT_MS) {
       setTimeout(() => this.#passOn(handoff, handle, waitedMs + TARGET_LOOK_MS), TARGET_LOOK_MS);
       return;

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { childrenOf } from './processes.ts';
 
 const LAUNCHER = fileURLToPath(new URL('echo-launcher.ts', import.meta.url));
 const HIDE_BIND = encodeURIComponent("import net from 'node:net'; delete net._createServerHandle;");
@@ -66,9 +67,14 @@ export async function startEchoFleet(
     readFileSync(errors, { encoding: 'utf8', flag: 'a+' }).split('\n').slice(0, -1);
   const workerPids = () => pidsIn(lines());
   cleanUp(t, async () => {
+    // A worker that the launcher has started and not yet told of is in no line. While the launcher is
+    // stopped it starts no other.
+    child.kill('SIGSTOP');
+    const untold =
+      child.exitCode === null && child.signalCode === null ? childrenOf(child.pid!) : [];
     child.kill('SIGKILL');
     await exit;
-    for (const pid of allPids(lines())) killWorker(pid);
+    for (const pid of [...allPids(lines()), ...untold]) killWorker(pid);
   });
   return {
     child,

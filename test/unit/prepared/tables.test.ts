@@ -179,3 +179,32 @@ test('a connection that ends gives up all its statements', () => {
   assert.equal(registry.size, 0);
   assert.equal(server.presence(victim), Presence.absent);
 });
+
+test('DEALLOCATE ALL forgets what was answered before it and doubts what is sent behind it', () => {
+  const registry = new StatementRegistry();
+  const progress = new Progress();
+  const server = new ServerStatements(registry, progress);
+  const client = new ClientStatements(registry);
+  const [before, behind] = ['before', 'behind'].map((text) => registry.intern(text)) as [
+    ReturnType<StatementRegistry['intern']>,
+    ReturnType<StatementRegistry['intern']>,
+  ];
+  server.add(before);
+  client.set('before', before);
+  progress.syncsSent = progress.syncsAnswered = 1;
+  server.add(behind);
+  client.set('behind', behind);
+  progress.syncsSent = 2;
+  server.onDeallocateAll();
+  client.onDeallocateAll(new Set(['behind']));
+  assert.equal(server.presence(before), Presence.absent);
+  assert.equal(client.has('before'), false);
+  assert.equal(before.refs, 0);
+  assert.equal(client.get('behind'), behind);
+  progress.syncsAnswered = 2;
+  assert.equal(server.presence(behind), Presence.unsure);
+  server.add(behind);
+  assert.equal(server.presence(behind), Presence.present);
+  server.onParseFailed(behind, 2);
+  assert.equal(server.presence(behind), Presence.absent, 'its Parse failed');
+});

@@ -470,3 +470,16 @@ test('an answer that comes before the barrier goes to the client, and leaves the
   requests.passBarrier();
   assert.equal(requests.isDoubtful, true);
 });
+
+test('the names that requests in flight make or close are told until their replies', () => {
+  const requests = new RequestsInFlight();
+  const statement = new PreparedStatement(1, 'select 1\0\0\0');
+  requests.push(RequestKind.query, RequestAction.forward);
+  requests.push(RequestKind.parse, RequestAction.forward, statement, 'a');
+  requests.push(RequestKind.close, RequestAction.fake, statement, 'b');
+  requests.push(RequestKind.sync, RequestAction.forward);
+  assert.deepEqual([...requests.namesInFlight()], ['a', 'b']);
+  requests.onReply(0x5a);
+  requests.onReply(0x31);
+  assert.deepEqual([...requests.namesInFlight()], ['b']);
+});
