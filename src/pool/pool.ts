@@ -267,6 +267,11 @@ export class Pool implements ServerOwner {
 
   /** Ends the link of a client that stays; the server goes on to the next. */
   giveBack(client: PoolClient, server: ServerConnection): void {
+    if (server.requests.mayOweMore) {
+      // Answers that are still to come are this client's; it would wait for them in vain.
+      server.sendBarrier();
+      return;
+    }
     client.server = null;
     server.client = null;
     // A slow client may have stopped it; what it had to say is in that client's hands now.

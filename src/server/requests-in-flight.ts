@@ -34,10 +34,13 @@ export const RequestKind = {
   close: ClientMessage.Close,
   copyDone: ClientMessage.CopyDone,
   copyFail: ClientMessage.CopyFail,
+  /** A query of the pooler's own that shows where the answers to the client end; no message type. */
+  barrier: 1,
 } as const;
 export type RequestKind = (typeof RequestKind)[keyof typeof RequestKind];
 const { query, functionCall, sync, parse, bind, describe, execute, close, copyDone, copyFail } =
   RequestKind;
+const { barrier } = RequestKind;
 
 /** Whose request it is: the client's, the pooler's own, or the client's but kept from the server. */
 export const RequestAction = { forward: 0, swallow: 1, fake: 2 } as const;
@@ -65,6 +68,7 @@ export class RequestsInFlight {
   #syncsSent = 0;
   #syncsAnswered = 0;
   #isDoubtful = false;
+  #mayOweMore = false;
   #failed: FailedStatement[] = [];
 
   get size(): number {
@@ -87,13 +91,33 @@ export class RequestsInFlight {
   }
 
   /**
-   * True when replies and requests no longer match for certain, until `clear`. The connection may
-   * serve its present client, but must not be given to another. It happens when the server says
-   * something it was not asked for, and when a COPY fails with a Sync sent before its end: the server
-   * ignores that Sync if it read it during the COPY and answers it if not, which cannot be told.
+   * True when replies and requests no longer match for certain. The connection may serve its present
+   * client, but must not be given to another. It happens when the server says something it was not
+   * asked for, for good, and while `mayOweMore`.
    */
   get isDoubtful(): boolean {
-    return this.#isDoubtful;
+    return this.#isDoubtful || this.#mayOweMore;
+  }
+
+  /**
+   * A COPY has failed with a Sync sent before its end: the server ignores that Sync if it read it
+   * during the COPY and answers it if not, which cannot be told. So when all is answered there may
+   * still be more to come, until a barrier has been passed.
+   */
+  get mayOweMore(): boolean {
+    return this.#mayOweMore;
+  }
+
+  /** The barrier is the oldest request. */
+  get isBarrierNext(): boolean {
+    return this.#size > 0 && this.#kinds[this.#head] === barrier;
+  }
+
+  /** The barrier's own answer has begun: nothing of what was sent before it is owed any more. */
+  passBarrier(): void {
+    if (!this.isBarrierNext) return;
+    this.#pop();
+    this.#mayOweMore = false;
   }
 
   /** `nextFake` would give a reply now. */
@@ -201,6 +225,7 @@ export class RequestsInFlight {
     this.#hasFailed = false;
     this.#isCopyIn = false;
     this.#isDoubtful = false;
+    this.#mayOweMore = false;
     this.#failed = [];
   }
 
@@ -254,18 +279,17 @@ export class RequestsInFlight {
       this.#isDoubtful = true;
       return;
     }
-    let count = 1;
-    while (count < this.#size && !this.#isCopyEnd(count)) count++;
-    if (count === this.#size) {
-      // Without an end in the queue only Syncs that the COPY may have eaten are taken out.
-      count = 0;
-      while (isError && count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
-    }
+    // Only Syncs may stand between: at any other message during COPY the server gives up the
+    // connection, so one that is here came after the failure and is answered.
+    let count = 0;
+    while (count + 1 < this.#size && this.#kindAt(count + 1) === sync) count++;
+    if (count + 1 < this.#size && this.#isCopyEnd(count + 1)) count++;
+    else if (!isError) return;
     if (count === 0) return;
     const from = this.#head;
     for (let i = 1; i <= count; i++) {
       const place = (from + i) & this.#mask;
-      if (isError && this.#kinds[place] === sync) this.#isDoubtful = true;
+      if (isError && this.#kinds[place] === sync) this.#mayOweMore = true;
       this.#noteFailed(place);
       this.#forget(place);
     }

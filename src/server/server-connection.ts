@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
@@ -11,12 +12,12 @@ import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
-import { ServerMessage, TransactionStatus } from '../wire/codes.ts';
+import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import type { TrackedNames, TrackedValues } from './parameters.ts';
-import { ReplyAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
+import { ReplyAction, RequestAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
 import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
 
 /**
@@ -73,6 +74,9 @@ const MAX_PARAMETER_BYTES = 1 << 20;
 const MAX_TAG_BYTES = 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
+const BARRIER_NAME_BYTES = 32;
+/** Header of a RowDescription, its count and the name of a barrier's column. */
+const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 /** Longest reason that PgBouncer shows. */
 const MAX_REASON_BYTES = 127;
@@ -155,6 +159,8 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #onOwnQueryDone: ((failed: boolean) => void) | null = null;
   #hasOwnQueryFailed = false;
   #isConnected = false;
+  /** The column of the barrier on its way. */
+  #barrierName: Buffer | null = null;
   /** Why the message at hand ends the connection. */
   #fault = '';
   /** Bytes that were read together with the last ReadyForQuery have not been looked at yet. */
@@ -270,6 +276,28 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   /** ReadyForQuery has come and no request is left without its answer. */
   get isAtRest(): boolean {
     return this.isReady && this.requests.size === 0;
+  }
+
+  /**
+   * Sends a query whose answer cannot be taken for any other, since its column has a secret name:
+   * behind it nothing of what was sent before can come. Ends in `onReady` of the owner.
+   */
+  sendBarrier(): void {
+    const name = randomBytes(BARRIER_NAME_BYTES / 2).toString('hex');
+    this.#barrierName = Buffer.from(name);
+    this.isReady = false;
+    this.send(query(`SELECT 1 AS "${name}"`));
+    // What comes before its answer is the client's.
+    this.requests.push(RequestKind.barrier, RequestAction.forward);
+  }
+
+  /** Whether this RowDescription is the barrier's; what follows until ReadyForQuery is its too. */
+  #passesBarrier(bytes: Buffer, at: number, end: number): boolean {
+    if (this.#barrierName?.compare(bytes, at + HEADER_BYTES + 2, end) !== 0) return false;
+    this.#barrierName = null;
+    this.requests.passBarrier();
+    this.#onOwnQueryDone = () => this.owner.onReady(this);
+    return true;
   }
 
   get isRunningOwn(): boolean {
@@ -413,13 +441,19 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         return this.#onParameter(bytes, at + 5, at + total)
           ? Action.forward
           : this.#broken(BROKEN_PARAMETER);
+      case ServerMessage.RowDescription:
+        if (this.requests.isBarrierNext) {
+          const known = Math.min(total, BARRIER_KNOWN_BYTES);
+          if (end - at < known) return this.#walker.waitFor(known);
+          if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
+        }
+        return this.#reply(type);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
       case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
-      case ServerMessage.RowDescription:
       case ServerMessage.NoData:
       case ServerMessage.EmptyQueryResponse:
       case ServerMessage.PortalSuspended:

@@ -443,6 +443,34 @@ test('clear forgets requests, the COPY, the failure and the doubt', () => {
   assert.equal(requests.nextFake(), RequestKind.parse);
 });
 
+test('a COPY that failed among Syncs may owe more than is counted, until a barrier is passed', () => {
+  for (const [script, replies] of [
+    ['ES', 'GE'],
+    ['QS', 'GEZ'],
+    ['ESSc', 'GE'],
+  ] as const) {
+    const requests = inFlight(script);
+    feed(requests, replies);
+    assert.equal(requests.mayOweMore, true, script);
+    requests.push(RequestKind.barrier, RequestAction.forward);
+    assert.equal(requests.isBarrierNext, true, script);
+    requests.passBarrier();
+    assert.equal(requests.size, 0, script);
+    assert.equal(requests.mayOweMore, false, script);
+    assert.equal(requests.isDoubtful, false, script);
+  }
+});
+
+test('an answer that comes before the barrier goes to the client, and leaves the doubt', () => {
+  const requests = inFlight('ES');
+  feed(requests, 'GE');
+  requests.push(RequestKind.barrier, RequestAction.forward);
+  assert.equal(feed(requests, 'Z12nTDCIGEZ'), 'Z12nTDCIGEZ');
+  assert.equal(requests.isBarrierNext, true);
+  requests.passBarrier();
+  assert.equal(requests.isDoubtful, true);
+});
+
 test('the names that requests in flight make or close are told until their replies', () => {
   const requests = new RequestsInFlight();
   const statement = new PreparedStatement(1, 'select 1\0\0\0');
