@@ -1,0 +1,69 @@
+import { type TestContext, test } from 'node:test';
+import { hasPgbouncer, pgbouncerVersion, startPgbouncer } from './pgbouncer.ts';
+import { startPgfleet } from './pgfleet.ts';
+import type { PoolerOptions, Section, TestPooler } from './pooler.ts';
+import { requirePackage } from './skip.ts';
+
+/** What a rule needs to hold. */
+export interface RuleOptions extends PoolerOptions {
+  /** Workers of the fleet; default 1. */
+  readonly size?: number;
+  /** `[fleet]` of the fleet. */
+  readonly fleet?: Section;
+  /** Log lines that the rule means to cause. */
+  readonly logs?: readonly RegExp[];
+}
+
+/** Where PgBouncer cannot be asked the same, or answers otherwise. */
+export interface RuleNotes {
+  /** First version of PgBouncer that has this behaviour; an older one is not asked. */
+  readonly since?: string;
+  /**
+   * PgBouncer behaves otherwise and why ours is better: a listed improvement. Its own behaviour is
+   * checked by `check`, if there is one, else it is not asked.
+   */
+  readonly differs?: { readonly because: string; readonly check?: RuleCheck };
+}
+
+export type RuleCheck = (pooler: TestPooler, t: TestContext) => Promise<void>;
+
+/**
+ * Registers a rule of the wire: a test of pgfleet, and one of the real PgBouncer beside it, which
+ * shows that the rule is PgBouncer's. `options` is asked when the test runs, so that it may name a
+ * server started in `before`.
+ */
+export function rule(
+  name: string,
+  options: () => RuleOptions,
+  check: RuleCheck,
+  notes: RuleNotes = {},
+): void {
+  test(name, async (t) => {
+    const fleet = await startPgfleet(options());
+    fleet.allowLog(...(options().logs ?? []));
+    t.after(() => fleet.stop());
+    await check(fleet, t);
+  });
+  const { since, differs } = notes;
+  const otherCheck = differs === undefined ? check : differs.check;
+  if (otherCheck === undefined) return;
+  if (since !== undefined && hasPgbouncer() && !isAtLeast(pgbouncerVersion(), since)) return;
+  test(`PgBouncer: ${name}${differs === undefined ? '' : `, but ${differs.because}`}`, async (t) => {
+    if (!requirePackage(t, 'pgbouncer', hasPgbouncer())) return;
+    const { size: _size, fleet: _fleet, logs: _logs, ...common } = options();
+    const bouncer = await startPgbouncer(common);
+    bouncer.allowLog(/./);
+    t.after(() => bouncer.stop());
+    await otherCheck(bouncer, t);
+  });
+}
+
+/** Whether a version such as `1.18.0` is `least` or later. */
+export function isAtLeast(version: string, least: string): boolean {
+  const have = version.split('.').map(Number);
+  for (const [index, part] of least.split('.').map(Number).entries()) {
+    const own = have[index] ?? 0;
+    if (own !== part) return own > part;
+  }
+  return true;
+}
