@@ -387,12 +387,16 @@ export class Pool implements ServerOwner {
       server.close('pause mode');
       return;
     }
+    if (server.isCloseNeeded) {
+      server.close('close_needed');
+      return;
+    }
     const client = this.waiting.first;
     if (client !== null) {
       if (this.link(client, server)) client.onServer();
       return;
     }
-    const atFront = !this.plan.isRoundRobin && !server.isCloseNeeded;
+    const atFront = !this.plan.isRoundRobin;
     this.#place(server, ServerState.idle, this.idle, atFront);
   }
 
@@ -537,6 +541,22 @@ export class Pool implements ServerOwner {
 
   resume(): void {
     this.isPaused = false;
+    this.serveQueue();
+  }
+
+  /**
+   * Every server is to be replaced as it becomes free, and the parameters for the welcome are learnt
+   * anew (PgBouncer's RECONNECT, and a change of where or how the pool connects).
+   */
+  reconnect(): void {
+    this.welcome = null;
+    this.welcomeTracked = null;
+    for (const list of [this.linked, this.tested, this.held]) {
+      for (const server of list) server.isCloseNeeded = true;
+    }
+    for (const list of [this.opening, this.idle, this.used]) {
+      for (const server of list) server.close('close_needed');
+    }
     this.serveQueue();
   }
 

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { ServerState } from '../../../src/server/server-connection.ts';
 import * as says from '../../support/server-messages.ts';
 import { FakeClient, withIdle, world } from './support.ts';
 
@@ -51,6 +52,23 @@ test('a client keeps its server while requests are outstanding or a message is h
   client.send();
   backend!.ready();
   assert.equal(client.server, null);
+});
+
+test('after a reconnect free servers close, busy ones when they are given back, and the welcome is learnt anew', (t) => {
+  const given = world(t);
+  const [busy, free] = withIdle(given, 2);
+  const pool = given.pool();
+  const client = new FakeClient(pool);
+  client.run();
+  const [inUse, spare] = client.server === busy!.server ? [busy!, free!] : [free!, busy!];
+  pool.reconnect();
+  assert.equal(pool.welcome, null);
+  assert.equal(spare.server.state, ServerState.closing);
+  assert.equal(client.server, inUse.server);
+  inUse.ready();
+  assert.equal(client.server, null);
+  assert.equal(inUse.server.state, ServerState.closing);
+  assert.equal(pool.idle.size, 0);
 });
 
 test('waiting clients are served in the order they came, before any newcomer', (t) => {
