@@ -1,6 +1,6 @@
 import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolClient } from '../pool/pool-client.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
@@ -221,12 +221,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** Sends a FATAL and closes. */
   refuse(sqlstate: string, text: string): void {
     if (this.isClosed) return;
-    if (this.#context.index.settings.log_pooler_errors) {
-      log.warning(this.prefixed(`pooler error: ${text}`));
-    }
     // Behind half a message the FATAL would be read as the other half.
     if (!this.server?.isMidReply) this.link.write(errorResponse('FATAL', sqlstate, text));
     this.close(text);
+    // Behind the line of the closing, as PgBouncer writes it.
+    if (this.#context.index.settings.log_pooler_errors) {
+      log.warning(this.prefixed(`pooler error: ${text}`));
+    }
   }
 
   /** FATAL with PgBouncer's usual SQLSTATE. */
@@ -285,8 +286,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.close('client unexpected eof');
   }
 
-  onClose(): void {
-    this.close('client unexpected eof');
+  onClose(error: Error | null): void {
+    this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink
@@ -301,7 +302,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
     switch (type) {
       case ClientMessage.Query:
-        if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
+        if (this.#context.index.settings.disable_pqexec) return this.#onForbiddenQuery();
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
         if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
@@ -331,7 +332,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Terminate:
         return Action.rewrite;
       default:
-        return this.#broken('unknown pkt');
+        return this.#onUnknownMessage(type);
     }
   }
 
@@ -632,6 +633,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const isFree = server.isAtRest && !server.isRunningOwn;
     if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
+  }
+
+  #onForbiddenQuery(): Action {
+    log.error(this.prefixed('client used "Query" packet type'));
+    return this.#broken('PQexec disallowed');
+  }
+
+  #onUnknownMessage(type: number): Action {
+    log.error(this.prefixed(`unknown pkt from client: ${type}/0x${type.toString(16)}`));
+    return this.#broken('unknown pkt');
   }
 
   /** Ends the session once the messages before this one have been sent on. */

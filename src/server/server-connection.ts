@@ -3,7 +3,7 @@ import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
@@ -396,7 +396,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.#walker.abort();
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = this.#isConnected ? 'server conn crashed?' : 'connect failed';
+    const reason = !this.#isConnected
+      ? 'connect failed'
+      : isWriteError(error)
+        ? 'server connection closed'
+        : 'server conn crashed?';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) this.owner.onLoginFailed(this, reason, null);
@@ -414,6 +418,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.DataRow:
       case ServerMessage.CopyData:
       case ServerMessage.CopyDone:
+      case ServerMessage.CopyFail:
       case ServerMessage.CopyOutResponse:
       case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
@@ -422,7 +427,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         return Action.forward;
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
-        if (total !== 6) return this.#broken('unknown pkt');
+        if (total !== 6) return this.#unknown(type);
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
         this.requests.onReply(type);
@@ -459,7 +464,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.PortalSuspended:
         return this.#reply(type);
       default:
-        return this.#broken('unknown pkt');
+        return this.#unknown(type);
     }
   }
 
@@ -547,6 +552,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return Action.rewrite;
   }
 
+  #unknown(type: number): Action {
+    log.error(`S-${this.ptr}: ${this.label} unknown pkt: '${printable(type)}'`);
+    return this.#broken('unknown pkt');
+  }
+
   #onLoginHeader(total: number): Action {
     // A step of the login is being worked out: what follows waits for it.
     if (this.link.isHeld) return Action.stop;
@@ -568,10 +578,15 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   }
 
   #onUnlinkedHeader(type: number, total: number): Action {
+    const what = `got packet '${printable(type)}' from server when not linked`;
+    log.warning(`S-${this.ptr}: ${this.label} ${what}`);
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
-    // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
-    this.close('idle server got dirty');
+    // An error that nobody asked for is the last word of a backend. So, most likely, is a notice or a
+    // parameter.
+    this.close(
+      type === ServerMessage.ErrorResponse ? 'server conn crashed?' : 'idle server got dirty',
+    );
     return Action.stop;
   }
 
@@ -646,6 +661,13 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
     this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
   }
+}
+
+/** A type byte as the log shows it. */
+function printable(type: number): string {
+  return type > 0x20 && type < 0x7f
+    ? String.fromCharCode(type)
+    : `\\x${type.toString(16).padStart(2, '0')}`;
 }
 
 /** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
