@@ -125,6 +125,10 @@ export class Pool implements ServerOwner {
     this.#onSlotFree = wiring.onSlotFree;
   }
 
+  get forbidsTransactions(): boolean {
+    return this.plan.mode === 'statement';
+  }
+
   get userBudget(): Budget {
     return this.#userBudget;
   }
@@ -257,10 +261,6 @@ export class Pool implements ServerOwner {
     const client = server.client as PoolClient | null;
     if (client === null) return;
     if (server.requests.size === 0) this.#count(client, server);
-    if (this.plan.mode === 'statement' && server.isInTransaction) {
-      server.close('transaction blocks not allowed in statement pooling mode');
-      return;
-    }
     if (this.#keepsServer(server)) return;
     this.giveBack(client, server);
   }

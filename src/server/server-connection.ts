@@ -78,6 +78,7 @@ const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
+const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
 /** Longest reason that PgBouncer shows. */
 const MAX_REASON_BYTES = 127;
 
@@ -88,6 +89,8 @@ export interface ServerOwner {
   readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
+  /** Statement mode: a ReadyForQuery inside a transaction block ends server and client. */
+  readonly forbidsTransactions: boolean;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   onLogin(server: ServerConnection): void;
@@ -430,6 +433,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         if (total !== 6) return this.#unknown(type);
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
+        if (this.isInTransaction && this.owner.forbidsTransactions) {
+          return this.#broken(NO_TRANSACTIONS);
+        }
         this.requests.onReply(type);
         this.isReady = true;
         return Action.forwardEnd;
