@@ -92,6 +92,11 @@ const LOSES_SERVER = {
     'PgBouncer takes CopyInResponse for the beginning of a COPY, and the server is never free again',
 };
 
+/** Several requests in one write. */
+const STALLS = {
+  because: 'now and then PgBouncer leaves a request lying that came in one write with another',
+};
+
 const EXCHANGES: readonly Exchange[] = [
   { name: 'a simple query', sends: [query('SELECT 1')], says: 'T D C Z:I' },
   {
@@ -348,7 +353,9 @@ const EXCHANGES: readonly Exchange[] = [
 ];
 
 function exchange({ sends, says, ...rule }: Exchange): RuleCase {
+  const isOneWrite = !sends.includes('Z') && says.split(' Z:').length > 2;
   return {
+    ...(isOneWrite ? { differs: STALLS } : {}),
     ...rule,
     check: async (pooler, t) => {
       const client = await login(t, pooler);
@@ -471,6 +478,8 @@ rules(
     },
     {
       name: 'CopyData, CopyDone and CopyFail without a server take none',
+      // 1.18 gives them one.
+      since: '1.26',
       check: async (pooler, t) => {
         const holder = await login(t, pooler);
         await holder.query('BEGIN');
@@ -521,8 +530,10 @@ rule(
     client.send(query('SELECT 1'));
     assert.equal(await linesUntilClose(client), fatal('PQexec disallowed'));
     await until('it is logged', () => pooler.log().includes('pooler error', from));
+    const logged = logSince(pooler, from).filter((text) => text.includes(' C '));
+    // 1.18 says 'Q'.
     assert.deepEqual(
-      logSince(pooler, from).filter((text) => text.includes(' C ')),
+      logged.map((text) => text.replace("'Q'", '"Query"')),
       [
         'ERROR C app/app client used "Query" packet type',
         'LOG C app/app closing because: PQexec disallowed (age)',
