@@ -466,7 +466,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         if (!this.isClosed) this.link.hold();
         return false;
       }
-    } else if (this.server.isReady) {
+    } else {
       if (this.queryStart === 0) this.queryStart = clock.now;
       if (this.transactionStart === 0) this.transactionStart = clock.now;
     }

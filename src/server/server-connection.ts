@@ -143,7 +143,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   tracked: TrackedValues;
   /** Status byte of the last ReadyForQuery. */
   transactionStatus: number = TransactionStatus.idle;
-  /** True from a ReadyForQuery until the next request sent to the server. */
+  /**
+   * True from a ReadyForQuery until the next request sent to the server, or until an error, notice or
+   * parameter that answers none: such words between requests are most likely a backend's last.
+   */
   isReady = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
@@ -425,8 +428,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.CopyOutResponse:
       case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
-      case ServerMessage.NoticeResponse:
       case ServerMessage.NotificationResponse:
+        return Action.forward;
+      case ServerMessage.NoticeResponse:
+        this.isReady = false;
         return Action.forward;
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
@@ -449,9 +454,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.ParameterStatus:
         if (total > MAX_PARAMETER_BYTES) return this.#broken(BROKEN_PARAMETER);
         if (end - at < total) return Action.wait;
-        return this.#onParameter(bytes, at + 5, at + total)
-          ? Action.forward
-          : this.#broken(BROKEN_PARAMETER);
+        if (!this.#onParameter(bytes, at + 5, at + total)) return this.#broken(BROKEN_PARAMETER);
+        this.isReady = false;
+        return Action.forward;
       case ServerMessage.RowDescription:
         if (this.requests.isBarrierNext) {
           const known = Math.min(total, BARRIER_KNOWN_BYTES);
@@ -459,9 +464,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
           if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
         }
         return this.#reply(type);
+      case ServerMessage.ErrorResponse:
+        this.isReady = false;
+        return this.#reply(type);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-      case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
