@@ -165,6 +165,19 @@ rule(
       assert.equal(await ask(client, USER), 'app_plain');
     }
   },
+  {
+    since: '1.26.0',
+    differs: {
+      because: 'it asks the new user’s server to be the old one, so only new clients are served',
+      check: async (pooler, t) => {
+        const old = await login(t, pooler);
+        await reload(pooler, database('app', 'user=app_plain password=app_plain'));
+        assert.equal(await ask(await login(t, pooler), USER), 'app_plain');
+        await assert.rejects(ask(old, USER), /the connection was closed/);
+        assert.match(pooler.log(), /permission denied to set session authorization "app"/);
+      },
+    },
+  },
 );
 
 rule(
