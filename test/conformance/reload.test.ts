@@ -8,7 +8,7 @@ import { reportFields, textRows } from '../support/messages.ts';
 import { type TestPooler, userlist } from '../support/pooler.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { failedReload, line, reload } from '../support/reload.ts';
-import { type RuleOptions, rule } from '../support/rule.ts';
+import { type RuleCheck, type RuleOptions, rule } from '../support/rule.ts';
 import { until } from '../support/until.ts';
 import { type LoginOptions, WireClient, WireError } from '../support/wire-client.ts';
 
@@ -99,11 +99,11 @@ rule(
   },
 );
 
-for (const [what, text] of [
-  ['dbname', 'dbname=other'],
-  ['connect_query', `connect_query='SET work_mem = 77777'`],
-  ['auth_dbname', 'auth_dbname=other'],
-  ['load_balance_hosts', 'load_balance_hosts=disable'],
+for (const [what, text, since] of [
+  ['dbname', 'dbname=other', '1.18.0'],
+  ['connect_query', `connect_query='SET work_mem = 77777'`, '1.18.0'],
+  ['auth_dbname', 'auth_dbname=other', '1.19.0'],
+  ['load_balance_hosts', 'load_balance_hosts=disable', '1.24.0'],
 ] as const) {
   rule(
     `a changed ${what} replaces servers, each at the end of its transaction`,
@@ -117,17 +117,22 @@ for (const [what, text] of [
       await client.query('COMMIT');
       assert.notEqual(await ask(client, PID), pid);
     },
-    what === 'load_balance_hosts' ? { since: '1.24.0' } : {},
+    { since },
   );
 }
 
-for (const text of ['pool_size=3', 'application_name=other', 'server_lifetime=1000'] as const) {
-  rule(`servers stay when only ${text} is added`, options(), async (pooler, t) => {
+for (const [text, since] of [
+  ['pool_size=3', '1.18.0'],
+  ['application_name=other', '1.18.0'],
+  ['server_lifetime=1000', '1.24.0'],
+] as const) {
+  const stays: RuleCheck = async (pooler, t) => {
     const client = await login(t, pooler);
     const pid = await ask(client, PID);
     await reload(pooler, database('app', text));
     assert.equal(await ask(client, PID), pid);
-  });
+  };
+  rule(`servers stay when only ${text} is added`, options(), stays, { since });
 }
 
 rule(
