@@ -49,7 +49,7 @@ export function databaseFate(old: ConfigIndex, next: ConfigIndex, name: string):
 }
 
 /** The fate of one line that both configurations have. */
-export function entryFate(before: DatabaseEntry, after: DatabaseEntry): Fate {
+function entryFate(before: DatabaseEntry, after: DatabaseEntry): Fate {
   if ((before.dbname ?? before.name) !== (after.dbname ?? after.name)) return 'recycled';
   if (CONNECTION_KEYS.some((key) => !isSame(before[key], after[key]))) return 'recycled';
   const keys = Object.keys(after) as (keyof DatabaseEntry)[];
@@ -57,7 +57,7 @@ export function entryFate(before: DatabaseEntry, after: DatabaseEntry): Fate {
 }
 
 /** Names and values count, as in PgBouncer; what the files hold does not. */
-export function hasServerTlsChanged(old: Settings, next: Settings): boolean {
+function hasServerTlsChanged(old: Settings, next: Settings): boolean {
   return SERVER_TLS_KEYS.some((key) => old[key] !== next[key]);
 }
 
