@@ -3,6 +3,7 @@ import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
+import { DnsError } from '../net/dns-cache.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
@@ -134,10 +135,10 @@ export class ServerConnection
   readonly id = nextId();
   readonly ptr: string;
   readonly owner: ServerOwner;
-  /** `db/user@host:port`, for the log. */
-  readonly label: string;
-  /** The address as SHOW SERVERS names it: an IP address or `unix`. */
-  readonly address: string;
+  /** `db/user@address:port`, for the log. */
+  label: string;
+  /** The address as SHOW SERVERS names it: an IP address, the host while that is sought, or `unix`. */
+  address: string;
   readonly port: number;
   readonly connectedAt = clock.now;
   readonly requests = new RequestsInFlight();
@@ -207,6 +208,17 @@ export class ServerConnection
     const { remoteAddress, remotePort } = this.link.socket;
     if (remoteAddress === undefined || remotePort === undefined) return this.#place;
     return { host: remoteAddress, port: remotePort };
+  }
+
+  /** The host as the configuration names it; null: a Unix socket. */
+  get host(): string | null {
+    return 'host' in this.#place ? this.#place.host : null;
+  }
+
+  /** The host was a name, and its address is known now. */
+  onAddress(address: string, label: string): void {
+    this.address = address;
+    this.label = label;
   }
 
   get hasLoggedIn(): boolean {
@@ -408,7 +420,7 @@ export class ServerConnection
     this.#walker.abort();
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = this.#isConnected ? 'server conn crashed?' : 'connect failed';
+    const reason = this.#isConnected ? 'server conn crashed?' : whyNotConnected(error);
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) this.owner.onLoginFailed(this, reason, null);
@@ -674,6 +686,10 @@ export class ServerConnection
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
     this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
   }
+}
+
+function whyNotConnected(error: Error | null): string {
+  return error instanceof DnsError ? error.message : 'connect failed';
 }
 
 /** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */

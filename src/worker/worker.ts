@@ -32,6 +32,7 @@ import { type Credentials, type OpenerOptions, ServerOpener } from '../server/se
 import { ServerTls } from '../tls/server-tls.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
+import { HostNames } from './host-names.ts';
 import { Listeners } from './listeners.ts';
 import { LiveSnapshots } from './snapshot.ts';
 
@@ -60,6 +61,7 @@ export class Worker {
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
+  readonly #hostNames: HostNames;
   readonly #sockets: SocketOptions;
   readonly #secrets: ReadonlyMap<string, StoredSecret>;
   readonly #passThrough = new PassThroughKeys();
@@ -81,10 +83,18 @@ export class Worker {
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    this.#hostNames = new HostNames({
+      settings: () => this.#index.settings,
+      worker,
+      pools: () => this.#pools.all,
+      tell: (news) => this.#mesh.requestAll(news),
+    });
+    const { lookup } = this.#hostNames.cache;
     const openerOptions: OpenerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: new ServerTls(settings),
+      lookup,
     };
     this.#pools = new PoolSet(
       this.#index,
@@ -111,7 +121,7 @@ export class Worker {
       workerId: worker,
       size,
       onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
-      onRequest: (request) => console.answer(request),
+      onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
     });
     this.#canceller = new Canceller({
       keys,
@@ -120,7 +130,8 @@ export class Worker {
       size,
       peerId: settings.peer_id,
       peer: (id) => this.#index.peer(id),
-      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
+      connect: (place, handler, onConnect) =>
+        connectLink(place, handler, this.#sockets, onConnect, lookup),
       waitTimeoutMs: settings.cancel_wait_timeout * 1000,
     });
     this.#snapshots = new LiveSnapshots({
@@ -128,6 +139,7 @@ export class Worker {
       sessions: this.sessions,
       pools: this.#pools,
       canceller: this.#canceller,
+      dns: this.#hostNames.cache,
       users: () => this.#secrets.keys(),
       admission: () => this.#context.admission,
       index: this.#index,
@@ -314,6 +326,7 @@ export class Worker {
     this.#pools.tick(now);
     this.#canceller.tick(now);
     this.#snapshots.tick(now);
+    this.#hostNames.cache.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {
