@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
@@ -7,6 +8,7 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
+import { PGBOUNCER_VERSION } from '../log/version.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -346,20 +348,25 @@ export class ClientLogin {
     const { tracked, index, cancelKeys } = this.#context;
     const pool = session.pool!;
     const { settings } = index;
-    const original = pool.welcomeTracked!;
     if (settings.application_name_add_host) {
       const name = session.applicationName || 'app';
-      const host = session.address.includes(':') ? `[${session.address}]` : session.address;
-      session.tracked[tracked.applicationName] = `${name} - ${host}:${session.port}`;
+      session.tracked[tracked.applicationName] = `${name} - ${hostOf(session)}:${session.port}`;
     }
     const { link } = session;
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of pool.welcome!) {
-      if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
+      // What a pooler behind this one says of itself holds for its clients, not for ours.
+      const isTold = tracked.indexOf(name) === -1 && !name.startsWith('pgbouncer.');
+      if (isTold) link.write(parameterStatus(name, value));
     }
-    for (let i = 0; i < original.length; i++) {
-      session.tracked[i] ??= original[i]!;
-      const value = session.tracked[i]!;
+    const mostPrepared = String(settings.max_prepared_statements);
+    link.write(parameterStatus('pgbouncer.max_prepared_statements', mostPrepared));
+    link.write(parameterStatus('pgbouncer.pool_mode', pool.plan.mode));
+    for (let i = 0; i < tracked.names.length; i++) {
+      const original = pool.welcomeTracked![i]!;
+      if (tracked.isKept[i]) session.tracked[i] ??= original;
+      const value = session.tracked[i] ?? original;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.cancelKey = cancelKeys.add(session);
@@ -388,6 +395,7 @@ export class ClientLogin {
       session.id,
     );
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of backend.parameters) link.write(parameterStatus(name, value));
     for (let i = 0; i < given.length; i++) {
       const value = given[i]!;
@@ -414,6 +422,15 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * A client's host as `application_name_add_host` writes it. PgBouncer's `unix(pid@host)` names the
+ * process behind a Unix socket, which Node cannot ask for.
+ */
+function hostOf(session: ClientSession): string {
+  if (session.isUnix) return `unix(@${hostname()})`;
+  return session.address.includes(':') ? `[${session.address}]` : session.address;
 }
 
 function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {

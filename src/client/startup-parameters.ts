@@ -48,8 +48,9 @@ export function readStartup(
     else if (name === 'options') options = value;
     else if (name === 'replication') replication = replicationOf(value);
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
+    else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
-    else if (!ignored.has(name)) return { refusal: `unsupported startup parameter: ${name}` };
+    else return { refusal: `unsupported startup parameter: ${name}` };
   }
   if (options !== null && replication === 'none') {
     const refusal = readOptions(options, tracked, ignored, values);
@@ -87,8 +88,9 @@ function readOptions(
     if (equals === -1) return OPTIONS_FORM;
     const name = token.slice(0, equals);
     const index = tracked.indexOf(name);
+    if (ignored.has(name)) continue;
     if (index !== -1) values[index] = token.slice(equals + 1);
-    else if (!ignored.has(name) && !ignored.has('options')) {
+    else if (!ignored.has('options')) {
       return `unsupported startup parameter in options: ${name}`;
     }
   }

@@ -2,7 +2,7 @@ import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
-import { settingStatements } from '../server/parameters.ts';
+import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
 import {
   type ServerConnection,
   type ServerOwner,
@@ -217,19 +217,14 @@ export class Pool implements ServerOwner {
     server.client = client;
     client.server = server;
     this.traffic.serverAssignments++;
-    const sql = settingStatements(this.tracked, client.tracked, server.tracked);
+    const sql = settingStatements(this.tracked, client.tracked, server);
     if (sql === '') return true;
     server.runOwn(sql, (hasFailed) => {
       if (hasFailed) {
         server.close('invalid server parameter');
         return;
       }
-      // The server's own spelling is kept, so that equal values are not applied again.
-      for (let i = 0; i < server.tracked.length; i++) {
-        if (client.tracked[i] !== null && server.tracked[i] !== null) {
-          client.tracked[i] = server.tracked[i]!;
-        }
-      }
+      onSettingsApplied(client.tracked, server);
       client.onServer();
     });
     return false;
@@ -385,6 +380,7 @@ export class Pool implements ServerOwner {
   #runReset(server: ServerConnection, sql: string): void {
     this.#place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
+      onUnreportedReset(server);
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
       this.serveQueue();

@@ -41,9 +41,12 @@ export class ServerLogin {
   readonly #plan: LoginPlan;
   readonly #parser = new Parser();
   #isConnectQueryDue: boolean;
+  #hasSentQuery = false;
   #isAuthenticated = false;
   /** Parameters as the server reported them, in order; a later report replaces the value. */
   readonly parameters = new Map<string, string>();
+  /** Names of those that `connect_query` changed. */
+  readonly changedByQuery = new Set<string>();
   /** Bytes of BackendKeyData: process id and secret key. Empty until told. */
   key: Buffer = Buffer.alloc(0);
   /** Text of an error that `connect_query` raised; null: none. */
@@ -76,6 +79,7 @@ export class ServerLogin {
         if (!this.#isAuthenticated) return failed('unknown pkt from server');
         if (!this.#isConnectQueryDue) return DONE;
         this.#isConnectQueryDue = false;
+        this.#hasSentQuery = true;
         return { kind: 'send', message: query(this.#plan.connectQuery!) };
       case ServerMessage.NegotiateProtocolVersion:
       case ServerMessage.NoticeResponse:
@@ -110,12 +114,13 @@ export class ServerLogin {
     const pair = decodeParameterStatus(bytes, HEADER_BYTES, bytes.length);
     if (pair === null) return failed('broken ParameterStatus packet');
     this.parameters.set(pair[0], pair[1]);
+    if (this.#hasSentQuery) this.changedByQuery.add(pair[0]);
     return NOTHING;
   }
 
   #onError(bytes: Buffer): LoginStep {
     const { message, sqlstate } = this.#readError(bytes);
-    if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
+    if (this.#hasSentQuery) {
       this.connectQueryError = message;
       return NOTHING;
     }

@@ -14,6 +14,7 @@ import { type ClientSession, ClientState } from '../client/client-session.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { PGFLEET_VERSION } from '../log/version.ts';
 import type { Traffic } from '../metrics/traffic.ts';
+import type { DnsCache } from '../net/dns-cache.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
@@ -25,6 +26,7 @@ export interface LiveRooms {
   readonly sessions: ReadonlySet<ClientSession>;
   readonly pools: PoolSet;
   readonly canceller: Canceller;
+  readonly dns: DnsCache;
   readonly users: () => Iterable<string>;
   readonly admission: () => Admission;
   readonly index: ConfigIndex;
@@ -60,7 +62,7 @@ export class LiveSnapshots implements SnapshotSource {
   }
 
   snapshot(parts: readonly SnapshotPart[]): LiveSnapshot {
-    const { worker, sessions, pools, canceller, users, admission, index } = this.#rooms;
+    const { worker, sessions, pools, canceller, dns, users, admission, index } = this.#rooms;
     const all = [...pools.all].sort(byName);
     const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
     snapshot.state = pools.isPaused ? 'paused' : 'active';
@@ -102,6 +104,11 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.lists.used_clients = sessions.size;
       snapshot.lists.login_clients = loggingIn;
       snapshot.lists.used_servers = pools.connections + canceller.active;
+      snapshot.lists.dns_queries = dns.questions;
+    }
+    if (parts.includes('dns')) {
+      snapshot.dns_hosts = dns.hosts;
+      snapshot.dns_zones = dns.zones;
     }
     return snapshot;
   }

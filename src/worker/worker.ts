@@ -35,6 +35,7 @@ import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
+import { HostNames } from './host-names.ts';
 import { Listeners } from './listeners.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
@@ -64,6 +65,7 @@ export class Worker {
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
+  readonly #hostNames: HostNames;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -89,10 +91,18 @@ export class Worker {
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    this.#hostNames = new HostNames({
+      settings: () => this.#index.settings,
+      worker,
+      pools: () => this.#pools.all,
+      tell: (news) => this.#mesh.requestAll(news),
+    });
+    const { lookup } = this.#hostNames.cache;
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
+      lookup,
     };
     this.#poolOptions = {
       tracked,
@@ -119,7 +129,7 @@ export class Worker {
       workerId: worker,
       size,
       onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
-      onRequest: (request) => console.answer(request),
+      onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
     });
     const indexNow = (): ConfigIndex => this.#index;
     this.#canceller = new Canceller({
@@ -131,7 +141,8 @@ export class Worker {
         return indexNow().settings.peer_id;
       },
       peer: (id) => this.#index.peer(id),
-      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
+      connect: (place, handler, onConnect) =>
+        connectLink(place, handler, this.#sockets, onConnect, lookup),
       get waitTimeoutMs() {
         return indexNow().settings.cancel_wait_timeout * 1000;
       },
@@ -141,6 +152,7 @@ export class Worker {
       sessions: this.sessions,
       pools: this.#pools,
       canceller: this.#canceller,
+      dns: this.#hostNames.cache,
       users: () => this.#built.secrets.keys(),
       admission: () => this.#context.admission,
       get index() {
@@ -358,6 +370,7 @@ export class Worker {
     this.#pools.tick(now);
     this.#canceller.tick(now);
     this.#snapshots.tick(now);
+    this.#hostNames.cache.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {

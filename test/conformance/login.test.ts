@@ -278,8 +278,8 @@ const STARTUP: readonly Case[] = [
   },
   {
     name: 'a parameter that is not supported',
-    steps: [startup({ ...APP, search_path: 'a' })],
-    says: fatal('unsupported startup parameter: search_path'),
+    steps: [startup({ ...APP, work_mem: '1MB' })],
+    says: fatal('unsupported startup parameter: work_mem'),
   },
   {
     name: 'a parameter that is not supported, before a layout error and a missing user',
