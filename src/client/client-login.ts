@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
+import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   effectiveClientIdleTimeout,
@@ -12,7 +13,10 @@ import {
   ClientMessage,
   HEADER_BYTES,
   MAX_AUTH_BYTES,
+  MAX_CANCEL_BYTES,
   MAX_STARTUP_BYTES,
+  MIN_CANCEL_BYTES,
+  NEWEST_PROTOCOL,
   RequestCode,
 } from '../wire/codes.ts';
 import { decodeStartup, isProtocol3 } from '../wire/decode.ts';
@@ -50,6 +54,8 @@ export class ClientLogin {
   readonly #context: ClientContext;
   #stage: LoginStage = LoginStage.startup;
   #request: StartupRequest | null = null;
+  /** Version of the protocol that the client and we speak. */
+  #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
   #pool: Pool | null = null;
@@ -99,6 +105,10 @@ export class ClientLogin {
       return this.#onEncryptionRequest(code, size, end - at);
     }
     if (code === RequestCode.cancel) {
+      if (size < MIN_CANCEL_BYTES || size > MAX_CANCEL_BYTES) {
+        this.#session.close('bad cancel request');
+        return end - at;
+      }
       if (end - at < size) return this.#need(size);
       this.#onCancel(bytes, at, size);
       return end - at;
@@ -129,13 +139,9 @@ export class ClientLogin {
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
     const session = this.#session;
-    if (size !== 16) {
-      session.close('bad cancel request');
-      return;
-    }
     this.#stage = LoginStage.over;
     const packet = Buffer.from(bytes.subarray(at, at + size));
-    this.#context.onCancelRequest(packet, () => session.close('successfully sent cancel request'));
+    session.giveUpCancel = this.#context.onCancelRequest(packet, (reason) => session.close(reason));
   }
 
   /** A message with a type byte: only a password is expected, and only when one was asked for. */
@@ -172,9 +178,10 @@ export class ClientLogin {
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
-    const isNewer = (startup.version & 0xffff) > 0;
-    if (isNewer || request.unknownOptions.length > 0) {
-      session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
+    this.#version = Math.min(startup.version, NEWEST_PROTOCOL);
+    // PostgreSQL 18 takes 3.1, which was never released, at its word too.
+    if (startup.version > NEWEST_PROTOCOL || request.unknownOptions.length > 0) {
+      session.link.write(negotiateProtocolVersion(this.#version, request.unknownOptions));
     }
     if (request.replication !== 'none') {
       return session.fatal('replication connections are not supported by this version');
@@ -364,7 +371,7 @@ export class ClientLogin {
       const value = session.tracked[i]!;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (settings.login_notify_message !== '') {
       link.write(noticeResponse(settings.login_notify_message));
@@ -372,6 +379,10 @@ export class ClientLogin {
     link.write(READY_IDLE);
     this.#stage = LoginStage.over;
     session.becomeReady();
+  }
+
+  get #keyBytes(): number {
+    return this.#version < NEWEST_PROTOCOL ? KEY_BYTES : LONG_KEY_BYTES;
   }
 
   #enterConsole(): void {
@@ -396,7 +407,7 @@ export class ClientLogin {
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.tracked = given;
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (index.settings.login_notify_message !== '') {
       link.write(noticeResponse(index.settings.login_notify_message));

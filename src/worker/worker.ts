@@ -4,13 +4,19 @@ import { PassThroughKeys } from '../auth/pass-through.ts';
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
 import { parseUserlist } from '../auth/userlist.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
-import { Canceller, type CancelTarget } from '../cancel/canceller.ts';
+import {
+  Canceller,
+  type CancelPeer,
+  type CancelTarget,
+  type CancelTimeouts,
+} from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import type { ClientContext } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
-import { ConfigIndex, poolUserOf } from '../config/effective.ts';
-import { poolShares } from '../config/split.ts';
+import { ConfigIndex, effectivePeerPoolSize, poolUserOf } from '../config/effective.ts';
+import type { Settings } from '../config/schema.ts';
+import { poolShares, share } from '../config/split.ts';
 import { splitCommas, splitNames } from '../config/values.ts';
 import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
@@ -110,7 +116,13 @@ export class Worker {
       runtimeDir: start.runtimeDir,
       workerId: worker,
       size,
-      onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
+      onCancel: (packet, done) => {
+        let giveUp = (): void => {};
+        inTurn(() => {
+          giveUp = this.#canceller.handle(packet, done);
+        });
+        return () => inTurn(giveUp);
+      },
       onRequest: (request) => console.answer(request),
     });
     this.#canceller = new Canceller({
@@ -119,9 +131,9 @@ export class Worker {
       worker,
       size,
       peerId: settings.peer_id,
-      peer: (id) => this.#index.peer(id),
+      peer: (id) => this.#cancelPeer(id),
       connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
-      waitTimeoutMs: settings.cancel_wait_timeout * 1000,
+      timeouts: () => cancelTimeouts(this.#index.settings),
     });
     this.#snapshots = new LiveSnapshots({
       worker,
@@ -296,6 +308,15 @@ export class Worker {
     return { user, secret, clientKeys };
   }
 
+  #cancelPeer(id: number): CancelPeer | null {
+    const peer = this.#index.peer(id);
+    if (peer === null) return null;
+    const { workerId, size } = this.#start;
+    const holder = id % size;
+    const limit = share(effectivePeerPoolSize(this.#index, peer), size, workerId, holder);
+    return { host: peer.host, port: peer.port, limit, holder };
+  }
+
   readonly #entrySecrets = new Map<string, StoredSecret>();
 
   /** One object per password, because what is derived from it is cached with it. */
@@ -332,4 +353,12 @@ export class Worker {
     }
     if (this.#stopMode !== null) this.#checkStopped();
   }
+}
+
+function cancelTimeouts(settings: Settings): CancelTimeouts {
+  return {
+    waitMs: settings.cancel_wait_timeout * 1000,
+    peerConnectMs: settings.server_connect_timeout * 1000,
+    peerRetryMs: settings.server_login_retry * 1000,
+  };
 }
