@@ -58,6 +58,8 @@ export class ClientLogin {
   #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
+  /** Setting whose limit this client exceeds, of its database or its user. */
+  #exceeded: string | null = null;
   #pool: Pool | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
@@ -183,6 +185,9 @@ export class ClientLogin {
     if (startup.version > NEWEST_PROTOCOL || request.unknownOptions.length > 0) {
       session.link.write(negotiateProtocolVersion(this.#version, request.unknownOptions));
     }
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) {
+      return session.fatal('username too long');
+    }
     if (request.replication !== 'none') {
       return session.fatal('replication connections are not supported by this version');
     }
@@ -191,8 +196,9 @@ export class ClientLogin {
   }
 
   /**
-   * Whether this worker serves the client: it has slots for the pool and room below the limits of
-   * clients. If not, the client goes to another worker that may, or is refused when none is left.
+   * Whether this worker goes on with the client: it has slots for the pool and room below the limits
+   * of clients. If not, the client goes to another worker that may. When none is left it is refused,
+   * for its database or user only after what comes before that in the order of checks.
    */
   #staysHere(database: string, asked: string, received: Buffer): boolean {
     const session = this.#session;
@@ -209,17 +215,20 @@ export class ClientLogin {
     const places = context.placesFor(database, user);
     if (limit === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
-    this.#stage = LoginStage.over;
-    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
+    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) {
+      this.#stage = LoginStage.over;
+      return false;
+    }
     if (limit === null) {
       session.fatal('the worker that has a slot for this pool cannot be reached');
-    } else if (limit === 'max_client_conn') {
-      session.fatal('no more connections allowed (max_client_conn)');
-    } else {
-      session.identify('', user);
-      session.fatal(`client connections exceeded (${limit})`);
+      return false;
     }
-    return false;
+    if (limit === 'max_client_conn') {
+      session.fatal('no more connections allowed (max_client_conn)');
+      return false;
+    }
+    this.#exceeded = limit;
+    return true;
   }
 
   get #isAny(): boolean {
@@ -229,12 +238,14 @@ export class ClientLogin {
   #onDatabase(database: string, request: StartupRequest): void {
     const session = this.#session;
     const entry = this.#entry;
-    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
-      return session.fatal('username too long');
     let { user } = request;
     if (this.#isAny) {
       if (entry === null || entry.user === null) return session.fatal('bouncer config error');
       user = entry.user;
+    }
+    if (this.#exceeded !== null) {
+      session.identify('', user);
+      return session.fatal(`client connections exceeded (${this.#exceeded})`);
     }
     session.identify(entry === null ? '' : database, user);
     session.admit();
