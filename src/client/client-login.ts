@@ -392,8 +392,10 @@ export class ClientLogin {
     session.becomeReady();
   }
 
+  /** PgBouncer drops a CancelRequest with a long key, so no client of its peers is given one. */
   get #keyBytes(): number {
-    return this.#version < NEWEST_PROTOCOL ? KEY_BYTES : LONG_KEY_BYTES;
+    const isLong = this.#version === NEWEST_PROTOCOL && !this.#context.index.hasOtherPeers;
+    return isLong ? LONG_KEY_BYTES : KEY_BYTES;
   }
 
   #enterConsole(): void {

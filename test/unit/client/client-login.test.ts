@@ -311,6 +311,22 @@ test('a client gets the version that it asks for, up to 3.2, and is told of it w
   }
 });
 
+test('where [peers] names another host, keys are of the length that every PgBouncer takes', (t) => {
+  for (const [peers, keyBytes] of [
+    ['', 36],
+    ['1 = host=own', 36],
+    ['1 = host=own\n2 = host=other', 8],
+  ] as const) {
+    const world = clientWorld(t, 'peer_id = 1', 'd = host=h', `[peers]\n${peers}`);
+    world.welcome();
+    const client = world.connect();
+    client.send(startup(LOGIN, 0x30002));
+    const messages = client.messages();
+    assert.equal(messages.find(({ type }) => type === 'K')?.body.length, keyBytes);
+    t.mock.restoreAll();
+  }
+});
+
 test('limits of clients refuse with PgBouncer’s texts, and count down when a client leaves', (t) => {
   for (const [setting, expected] of [
     ['max_client_conn = 1', 'no more connections allowed (max_client_conn)'],
