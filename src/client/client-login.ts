@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
+import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   effectiveClientIdleTimeout,
@@ -13,7 +14,10 @@ import {
   ClientMessage,
   HEADER_BYTES,
   MAX_AUTH_BYTES,
+  MAX_CANCEL_BYTES,
   MAX_STARTUP_BYTES,
+  MIN_CANCEL_BYTES,
+  NEWEST_PROTOCOL,
   RequestCode,
 } from '../wire/codes.ts';
 import { decodeStartup, isProtocol3 } from '../wire/decode.ts';
@@ -51,8 +55,12 @@ export class ClientLogin {
   readonly #context: ClientContext;
   #stage: LoginStage = LoginStage.startup;
   #request: StartupRequest | null = null;
+  /** Version of the protocol that the client and we speak. */
+  #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
+  /** Setting whose limit this client exceeds, of its database or its user. */
+  #exceeded: string | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -99,6 +107,10 @@ export class ClientLogin {
       return this.#onEncryptionRequest(code, size, end - at);
     }
     if (code === RequestCode.cancel) {
+      if (size < MIN_CANCEL_BYTES || size > MAX_CANCEL_BYTES) {
+        this.#session.close('bad cancel request');
+        return end - at;
+      }
       if (end - at < size) return this.#need(size);
       this.#onCancel(bytes, at, size);
       return end - at;
@@ -129,13 +141,9 @@ export class ClientLogin {
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
     const session = this.#session;
-    if (size !== 16) {
-      session.close('bad cancel request');
-      return;
-    }
     this.#stage = LoginStage.over;
     const packet = Buffer.from(bytes.subarray(at, at + size));
-    this.#context.onCancelRequest(packet, () => session.close('successfully sent cancel request'));
+    session.giveUpCancel = this.#context.onCancelRequest(packet, (reason) => session.close(reason));
   }
 
   /** A message with a type byte: only a password is expected, and only when one was asked for. */
@@ -172,9 +180,13 @@ export class ClientLogin {
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
-    const isNewer = (startup.version & 0xffff) > 0;
-    if (isNewer || request.unknownOptions.length > 0) {
-      session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
+    this.#version = Math.min(startup.version, NEWEST_PROTOCOL);
+    // PostgreSQL 18 takes 3.1, which was never released, at its word too.
+    if (startup.version > NEWEST_PROTOCOL || request.unknownOptions.length > 0) {
+      session.link.write(negotiateProtocolVersion(this.#version, request.unknownOptions));
+    }
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) {
+      return session.fatal('username too long');
     }
     if (request.replication !== 'none') {
       return session.fatal('replication connections are not supported by this version');
@@ -184,8 +196,9 @@ export class ClientLogin {
   }
 
   /**
-   * Whether this worker serves the client: it has slots for the pool and room below the limits of
-   * clients. If not, the client goes to another worker that may, or is refused when none is left.
+   * Whether this worker goes on with the client: it has slots for the pool and room below the limits
+   * of clients. If not, the client goes to another worker that may. When none is left it is refused,
+   * for its database or user only after what comes before that in the order of checks.
    */
   #staysHere(database: string, asked: string, received: Buffer): boolean {
     const session = this.#session;
@@ -202,17 +215,20 @@ export class ClientLogin {
     const places = context.placesFor(database, user);
     if (limit === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
-    this.#stage = LoginStage.over;
-    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
+    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) {
+      this.#stage = LoginStage.over;
+      return false;
+    }
     if (limit === null) {
       session.fatal('the worker that has a slot for this pool cannot be reached');
-    } else if (limit === 'max_client_conn') {
-      session.fatal('no more connections allowed (max_client_conn)');
-    } else {
-      session.identify('', user);
-      session.fatal(`client connections exceeded (${limit})`);
+      return false;
     }
-    return false;
+    if (limit === 'max_client_conn') {
+      session.fatal('no more connections allowed (max_client_conn)');
+      return false;
+    }
+    this.#exceeded = limit;
+    return true;
   }
 
   get #isAny(): boolean {
@@ -222,12 +238,14 @@ export class ClientLogin {
   #onDatabase(database: string, request: StartupRequest): void {
     const session = this.#session;
     const entry = this.#entry;
-    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
-      return session.fatal('username too long');
     let { user } = request;
     if (this.#isAny) {
       if (entry === null || entry.user === null) return session.fatal('bouncer config error');
       user = entry.user;
+    }
+    if (this.#exceeded !== null) {
+      session.identify('', user);
+      return session.fatal(`client connections exceeded (${this.#exceeded})`);
     }
     session.identify(entry === null ? '' : database, user);
     session.admit();
@@ -369,7 +387,7 @@ export class ClientLogin {
       const value = session.tracked[i] ?? original;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (settings.login_notify_message !== '') {
       link.write(noticeResponse(settings.login_notify_message));
@@ -377,6 +395,12 @@ export class ClientLogin {
     link.write(READY_IDLE);
     this.#stage = LoginStage.over;
     session.becomeReady();
+  }
+
+  /** PgBouncer drops a CancelRequest with a long key, so no client of its peers is given one. */
+  get #keyBytes(): number {
+    const isLong = this.#version === NEWEST_PROTOCOL && !this.#context.index.hasOtherPeers;
+    return isLong ? LONG_KEY_BYTES : KEY_BYTES;
   }
 
   #enterConsole(): void {
@@ -402,7 +426,7 @@ export class ClientLogin {
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.tracked = given;
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (index.settings.login_notify_message !== '') {
       link.write(noticeResponse(index.settings.login_notify_message));

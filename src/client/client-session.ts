@@ -63,6 +63,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   tracked: TrackedValues;
   /** What the client is told to cancel with. */
   cancelKey: Buffer = Buffer.alloc(0);
+  /** Set while a cancel request that this connection brought is on its way. */
+  giveUpCancel: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -142,6 +144,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get isWaiting(): boolean {
     return this.list !== null;
+  }
+
+  get isBeingPrepared(): boolean {
+    return this.link.isHeld && this.server?.isRunningOwn === true;
   }
 
   /** Logged in, without a server and not queued for one. */
@@ -252,6 +258,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.#context.cancelKeys.remove(this.cancelKey);
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
+    this.giveUpCancel?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }

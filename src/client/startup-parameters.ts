@@ -37,24 +37,22 @@ export function readStartup(
 ): StartupRequest | StartupRefusal {
   let user = '';
   let database = '';
-  let options: string | null = null;
-  let replication: StartupRequest['replication'] = 'none';
+  const replication = replicationIn(parameters);
   const values = tracked.none();
   const unknownOptions: string[] = [];
   for (const [name, value] of parameters) {
     const index = tracked.indexOf(name);
     if (name === 'user') user = value;
     else if (name === 'database') database = value;
-    else if (name === 'options') options = value;
-    else if (name === 'replication') replication = replicationOf(value);
+    else if (name === 'options') {
+      const isRead = replication === 'none';
+      const refusal = isRead ? readOptions(value, tracked, ignored, values) : null;
+      if (refusal !== null) return { refusal };
+    } else if (name === 'replication') continue;
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
     else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
     else return { refusal: `unsupported startup parameter: ${name}` };
-  }
-  if (options !== null && replication === 'none') {
-    const refusal = readOptions(options, tracked, ignored, values);
-    if (refusal !== null) return { refusal };
   }
   const applicationName = values[tracked.applicationName] ?? null;
   return { user, database, applicationName, tracked: values, unknownOptions, replication };
@@ -94,6 +92,14 @@ function readOptions(
       return `unsupported startup parameter in options: ${name}`;
     }
   }
+}
+
+/** Looked for first, since it says whether `options` is read here; the last one counts. */
+function replicationIn(
+  parameters: readonly (readonly [string, string])[],
+): StartupRequest['replication'] {
+  const value = parameters.findLast(([name]) => name === 'replication')?.[1];
+  return value === undefined ? 'none' : replicationOf(value);
 }
 
 /** `database` is logical; a word that PostgreSQL reads as true is physical; all else is none. */

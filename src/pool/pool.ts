@@ -333,6 +333,12 @@ export class Pool implements ServerOwner {
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
 
+  onTooNew(server: ServerConnection): void {
+    server.info('server refuses protocol version 3.2, 3.0 is tried');
+    // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
+    this.#attemptAt = Number.NEGATIVE_INFINITY;
+  }
+
   onClosing(server: ServerConnection): void {
     this.closing.append(server);
   }

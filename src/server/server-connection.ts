@@ -100,6 +100,8 @@ export interface ServerOwner {
   readonly logsDisconnections: boolean;
   onLogin(server: ServerConnection): void;
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
+  /** The server does not know the version of the protocol: the next attempt asks for an older one. */
+  onTooNew(server: ServerConnection): void;
   /** ReadyForQuery with nothing outstanding while a client is linked. */
   onReady(server: ServerConnection): void;
   /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
@@ -423,7 +425,10 @@ export class ServerConnection
     const reason = this.#isConnected ? 'server conn crashed?' : whyNotConnected(error);
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
-    if (wasLogin) this.owner.onLoginFailed(this, reason, null);
+    if (wasLogin) {
+      if (this.#login?.onClosed() === true) this.owner.onTooNew(this);
+      else this.owner.onLoginFailed(this, reason, null);
+    }
     this.#end();
     client?.onServerLost(reason, isMidReply);
   }
@@ -641,6 +646,9 @@ export class ServerConnection
   #onLoginStep(step: LoginStep): void {
     if (step.kind === 'send') {
       this.link.write(step.message);
+    } else if (step.kind === 'too_new') {
+      this.owner.onTooNew(this);
+      this.close(step.reason);
     } else if (step.kind === 'failed') {
       this.#failLogin(step.reason, step.refusal);
     } else if (step.kind === 'done') {

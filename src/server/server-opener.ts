@@ -10,6 +10,7 @@ import { inTurn } from '../net/turn.ts';
 import type { ServerTls } from '../tls/server-tls.ts';
 import { ServerConnection, type ServerOwner } from './server-connection.ts';
 import { ServerLogin } from './server-login.ts';
+import { SpokenVersions } from './spoken-versions.ts';
 import { TlsHandshake } from './tls-handshake.ts';
 
 /** What all server connections of a worker share. */
@@ -36,6 +37,7 @@ export class ServerOpener {
   readonly #options: OpenerOptions;
   readonly #entry: DatabaseEntry;
   readonly #database: string;
+  readonly #versions = new SpokenVersions();
   #next: number;
 
   /** @param first item of the host list to begin with, so that workers do not all begin at one */
@@ -76,6 +78,8 @@ export class ServerOpener {
     if (entry.application_name !== null) startup.push(['application_name', entry.application_name]);
     startup.push(['user', credentials.user]);
     const login = new ServerLogin({
+      host: isUnix ? place.path : place.host,
+      versions: this.#versions,
       startup,
       auth: startServerAuth({ ...credentials, random: randomBytes }),
       connectQuery: entry.connect_query,

@@ -72,7 +72,7 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.clients = shown.map((session) => clientRow(session, index));
     }
     if (parts.includes('servers')) snapshot.servers = all.flatMap((pool) => serverRows(pool));
-    if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool));
+    if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool, canceller));
     if (parts.includes('databases')) {
       snapshot.databases = [...pools.databases].map((database) => ({
         name: database.name,
@@ -185,7 +185,8 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
   };
 }
 
-function poolRow(pool: Pool): LiveSnapshot['pools'][number] {
+function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number] {
+  const cancels = canceller.countsOf(pool);
   const first = pool.waiting.first;
   const { entry } = pool.database;
   return {
@@ -193,10 +194,10 @@ function poolRow(pool: Pool): LiveSnapshot['pools'][number] {
     user: pool.user,
     cl_active: pool.clients - pool.waiting.size,
     cl_waiting: pool.waiting.size,
-    cl_active_cancel_req: 0,
-    cl_waiting_cancel_req: 0,
+    cl_active_cancel_req: cancels.active,
+    cl_waiting_cancel_req: cancels.waiting,
     sv_active: pool.linked.size,
-    sv_active_cancel: 0,
+    sv_active_cancel: cancels.active,
     sv_being_canceled: pool.held.size,
     sv_idle: pool.idle.size,
     sv_used: pool.used.size,

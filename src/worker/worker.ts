@@ -2,7 +2,12 @@ import type { Socket } from 'node:net';
 import { ConsoleFactory } from '../admin/console.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
-import { Canceller, type CancelTarget } from '../cancel/canceller.ts';
+import {
+  Canceller,
+  type CancelPeer,
+  type CancelTarget,
+  type CancelTimeouts,
+} from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
@@ -10,11 +15,12 @@ import type { DatabaseEntry } from '../config/config.ts';
 import {
   ConfigIndex,
   effectiveClientIdleTimeout,
+  effectivePeerPoolSize,
   effectiveQueryWaitTimeout,
   poolUserOf,
 } from '../config/effective.ts';
 import type { Settings } from '../config/schema.ts';
-import { poolShares } from '../config/split.ts';
+import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { Mesh } from '../mesh/mesh.ts';
@@ -128,7 +134,13 @@ export class Worker {
       runtimeDir: start.runtimeDir,
       workerId: worker,
       size,
-      onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
+      onCancel: (packet, done) => {
+        let giveUp = (): void => {};
+        inTurn(() => {
+          giveUp = this.#canceller.handle(packet, done);
+        });
+        return () => inTurn(giveUp);
+      },
       onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
     });
     const indexNow = (): ConfigIndex => this.#index;
@@ -140,12 +152,10 @@ export class Worker {
       get peerId() {
         return indexNow().settings.peer_id;
       },
-      peer: (id) => this.#index.peer(id),
+      peer: (id) => this.#cancelPeer(id),
       connect: (place, handler, onConnect) =>
         connectLink(place, handler, this.#sockets, onConnect, lookup),
-      get waitTimeoutMs() {
-        return indexNow().settings.cancel_wait_timeout * 1000;
-      },
+      timeouts: () => cancelTimeouts(this.#index.settings),
     });
     this.#snapshots = new LiveSnapshots({
       worker,
@@ -365,6 +375,15 @@ export class Worker {
     return { user, secret, clientKeys };
   }
 
+  #cancelPeer(id: number): CancelPeer | null {
+    const peer = this.#index.peer(id);
+    if (peer === null) return null;
+    const { workerId, size } = this.#start;
+    const holder = id % size;
+    const limit = share(effectivePeerPoolSize(this.#index, peer), size, workerId, holder);
+    return { host: peer.host, port: peer.port, limit, holder };
+  }
+
   #tick(): void {
     const { now } = clock;
     this.#pools.tick(now);
@@ -389,6 +408,14 @@ export class Worker {
     }
     if (this.#stopMode !== null) this.#checkStopped();
   }
+}
+
+function cancelTimeouts(settings: Settings): CancelTimeouts {
+  return {
+    waitMs: settings.cancel_wait_timeout * 1000,
+    peerConnectMs: settings.server_connect_timeout * 1000,
+    peerRetryMs: settings.server_login_retry * 1000,
+  };
 }
 
 function socketOptions(settings: Settings): SocketOptions {

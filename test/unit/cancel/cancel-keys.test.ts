@@ -4,6 +4,7 @@ import {
   CancelKeys,
   type Cancellable,
   hopsOf,
+  LONG_KEY_BYTES,
   peerOf,
   withHopLess,
   workerOf,
@@ -77,6 +78,29 @@ test('with a peer_id the hops that are left do not matter for finding the client
     assert.equal(keys.find(travelled), one);
     assert.equal(hopsOf(travelled), hops);
   }
+});
+
+test('a long key begins as a short one does and is random behind that', () => {
+  const keys = new CancelKeys(2, 259, (size) => Buffer.alloc(size, 0xf0));
+  const key = keys.add(client(1), LONG_KEY_BYTES);
+  assert.equal(key.length, 36);
+  assert.equal(key.toString('hex'), `70030102f0f0f0f3${'f0'.repeat(28)}`);
+});
+
+test('a long key is compared whole, whatever hops it has left', () => {
+  const keys = new CancelKeys(0, 7);
+  const one = client(1);
+  const key = keys.add(one, LONG_KEY_BYTES);
+  assert.equal(keys.find(withHopLess(key)), one);
+  for (let i = 0; i < key.length; i++) {
+    const wrong = Buffer.from(key);
+    wrong[i] = wrong[i]! ^ 0x10;
+    assert.equal(keys.find(wrong), undefined, `byte ${i}`);
+    assert.equal(keys.find(key.subarray(0, i)), undefined, `cut to ${i}`);
+  }
+  assert.equal(keys.find(Buffer.concat([key, Buffer.of(0)])), undefined);
+  keys.remove(key);
+  assert.equal(keys.find(key), undefined);
 });
 
 test('a key that is taken is not given twice', () => {

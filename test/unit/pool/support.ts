@@ -18,6 +18,7 @@ import { RequestAction, RequestKind } from '../../../src/server/requests-in-flig
 import { ServerConnection, type ServerOwner } from '../../../src/server/server-connection.ts';
 import { ServerLogin } from '../../../src/server/server-login.ts';
 import type { Credentials, Opener } from '../../../src/server/server-opener.ts';
+import { SpokenVersions } from '../../../src/server/spoken-versions.ts';
 import { clock } from '../../../src/util/clock.ts';
 import type { List } from '../../../src/util/list.ts';
 import { splitMessages, type WireMessage } from '../../support/messages.ts';
@@ -55,6 +56,8 @@ export class Backend {
     this.socket.connecting = true;
     this.key = Buffer.from([0, 0, 0, id & 0xff, 9, 9, 9, id & 0xff]);
     const login = new ServerLogin({
+      host: 'h',
+      versions: new SpokenVersions(),
       startup: [['user', credentials.user]],
       auth: startServerAuth({ ...credentials, random: (size) => Buffer.alloc(size, 1) }),
       connectQuery: null,
