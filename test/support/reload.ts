@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
-import { writeFile } from 'node:fs/promises';
+import { rename, writeFile } from 'node:fs/promises';
+import { giveToServer } from './account.ts';
 import type { TestPooler } from './pooler.ts';
 import { until } from './until.ts';
 
@@ -22,13 +23,17 @@ export function line(section: string, key: string, value: string | number | null
   };
 }
 
-/** Changes the file, without telling the pooler. */
+/** Changes the file at one stroke, as it may be read at any moment, without telling the pooler. */
 export async function rewrite(pooler: TestPooler, ...changes: readonly Change[]): Promise<void> {
   const old = readFileSync(pooler.configFile, 'utf8');
+  const next = `${pooler.configFile}.next`;
   await writeFile(
-    pooler.configFile,
+    next,
     changes.reduce((text, change) => change(text), old),
+    { mode: 0o600 },
   );
+  await giveToServer(next);
+  await rename(next, pooler.configFile);
 }
 
 let marks = 100;
