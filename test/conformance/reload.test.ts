@@ -7,16 +7,12 @@ import { query, reportFields, textRows } from '../support/messages.ts';
 import { type TestPooler, userlist } from '../support/pooler.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { failedReload, line, reload } from '../support/reload.ts';
-<<<<<<< HEAD
-import { type RuleCheck, type RuleOptions, rule } from '../support/rule.ts';
-=======
 import {
   type RuleCheck,
   type RuleNotes,
   type RuleOptions,
   rule as wireRule,
 } from '../support/rule.ts';
->>>>>>> reload
 import { until } from '../support/until.ts';
 import { type LoginOptions, WireClient, WireError } from '../support/wire-client.ts';
 
@@ -129,13 +125,8 @@ rule(
 );
 
 for (const [what, text, since] of [
-<<<<<<< HEAD
-  ['dbname', 'dbname=other', '1.18.0'],
-  ['connect_query', `connect_query='SET work_mem = 77777'`, '1.18.0'],
-=======
   ['dbname', 'dbname=other'],
   ['connect_query', `connect_query='SET work_mem = 77777'`],
->>>>>>> reload
   ['auth_dbname', 'auth_dbname=other', '1.19.0'],
   ['load_balance_hosts', 'load_balance_hosts=disable', '1.24.0'],
 ] as const) {
@@ -151,28 +142,11 @@ for (const [what, text, since] of [
       await client.query('COMMIT');
       assert.notEqual(await ask(client, PID), pid);
     },
-<<<<<<< HEAD
-    { since },
-=======
     since === undefined ? {} : { since },
->>>>>>> reload
   );
 }
 
 for (const [text, since] of [
-<<<<<<< HEAD
-  ['pool_size=3', '1.18.0'],
-  ['application_name=other', '1.18.0'],
-  ['server_lifetime=1000', '1.24.0'],
-] as const) {
-  const stays: RuleCheck = async (pooler, t) => {
-    const client = await login(t, pooler);
-    const pid = await ask(client, PID);
-    await reload(pooler, database('app', text));
-    assert.equal(await ask(client, PID), pid);
-  };
-  rule(`servers stay when only ${text} is added`, options(), stays, { since });
-=======
   ['pool_size=3'],
   ['application_name=other'],
   ['server_lifetime=1000', '1.24.0'],
@@ -188,7 +162,6 @@ for (const [text, since] of [
     },
     since === undefined ? {} : { since },
   );
->>>>>>> reload
 }
 
 rule(
