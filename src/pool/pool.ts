@@ -485,7 +485,7 @@ export class Pool implements ServerOwner {
     const first = this.waiting.first;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    if (this.total >= size + reserveSize) return false;
+    if (this.total + (this.predecessor?.total ?? 0) >= size + reserveSize) return false;
     log.warning('taking connection from reserve_pool');
     return true;
   }

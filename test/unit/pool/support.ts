@@ -286,6 +286,8 @@ export interface World {
   readonly lines: string[];
   pool(database?: string, user?: string): Pool;
   opener(database?: string): FakeOpener;
+  /** The first half of a reload; `pools.release()` is the other. */
+  reconfigure(settings?: string, databases?: string, users?: string): void;
 }
 
 /** A pool set over a configuration text, whose servers the test plays. Pool mode is transaction. */
@@ -298,17 +300,7 @@ export function world(
 ): World {
   const time = new TestTime(t);
   const lines = logged(t);
-  const text = [
-    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
-    settings,
-    '[databases]',
-    databases,
-    '[users]',
-    users,
-  ].join('\n');
-  const { config, problems } = loadConfig('f', { readFile: () => text });
-  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
-  const index = new ConfigIndex(config);
+  let index = indexOf(settings, databases, users);
   const openers = new Map<string, FakeOpener>();
   const options: PoolOptions = {
     tracked: new TrackedNames([]),
@@ -332,15 +324,35 @@ export function world(
   }));
   return {
     time,
-    config,
-    index,
+    config: index.config,
+    get index() {
+      return index;
+    },
     pools,
     openers,
     lines,
     pool: (database = 'd', user = 'u') =>
       pools.get(pools.database(index.database(database)!), user),
     opener: (database = 'd') => openers.get(database)!,
+    reconfigure: (newSettings = '', newDatabases = 'd = host=h', newUsers = '') => {
+      index = indexOf(newSettings, newDatabases, newUsers);
+      inTurn(() => pools.reconfigure(index, options));
+    },
   };
+}
+
+function indexOf(settings: string, databases: string, users: string): ConfigIndex {
+  const text = [
+    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
+    settings,
+    '[databases]',
+    databases,
+    '[users]',
+    users,
+  ].join('\n');
+  const { config, problems } = loadConfig('f', { readFile: () => text });
+  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
+  return new ConfigIndex(config);
 }
 
 /** A pool with `count` logged-in idle servers, and their other ends in the order of their login. */
