@@ -8,6 +8,7 @@ import {
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
 import type { Pool } from '../pool/pool.ts';
+import type { TrackedValues } from '../server/parameters.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -41,6 +42,9 @@ const MAX_USER_BYTES = 128;
 const MAX_DATABASE_BYTES = 63;
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
+
+/** How the log names what a client asks for by `replication`. */
+const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
 
 const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
 type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
@@ -176,9 +180,6 @@ export class ClientLogin {
     if (isNewer || request.unknownOptions.length > 0) {
       session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
     }
-    if (request.replication !== 'none') {
-      return session.fatal('replication connections are not supported by this version');
-    }
     if (isConsole) this.#onConsole(request);
     else this.#onDatabase(database, request);
   }
@@ -257,7 +258,10 @@ export class ClientLogin {
     this.#stage = LoginStage.authenticating;
     if (settings.log_connections) {
       const database = this.#session.databaseName || '(nodb)';
-      this.#session.info(`login attempt: db=${database} user=${user} tls=no replication=no`);
+      const replication = REPLICATION_WORD[this.#request!.replication];
+      this.#session.info(
+        `login attempt: db=${database} user=${user} tls=no replication=${replication}`,
+      );
     }
     this.#auth = startClientAuth({
       method: methodOf(settings.auth_type),
@@ -334,29 +338,43 @@ export class ClientLogin {
     this.#pool = pool;
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
-    session.tracked = this.#request!.tracked;
+    const request = this.#request!;
+    session.tracked = request.tracked;
+    if (context.index.settings.application_name_add_host) this.#addHost();
+    if (request.replication !== 'none') {
+      const { replication: kind, options } = request;
+      session.replication = { kind, options, given: [...session.tracked] };
+    }
     session.queryWaitTimeout = effectiveQueryWaitTimeout(context.index, entry, session.userName);
     session.idleTimeoutMs = effectiveClientIdleTimeout(context.index, session.userName) * 1000;
     session.becomeNewcomer(pool);
     if (pool.welcome !== null) this.onPoolReady();
-    else pool.enqueue(session);
+    else session.awaitParameters();
   }
 
-  /** The pool's parameters are known: sends the welcome. */
-  onPoolReady(): void {
+  #addHost(): void {
+    const session = this.#session;
+    const name = session.applicationName || 'app';
+    const host = session.address.includes(':') ? `[${session.address}]` : session.address;
+    const index = this.#context.tracked.applicationName;
+    session.tracked[index] = `${name} - ${host}:${session.port}`;
+  }
+
+  /**
+   * A server's parameters are known: sends the welcome.
+   * @param welcome all that a server said at its login, by default the pool's first one
+   * @param original its values of tracked parameters
+   */
+  onPoolReady(
+    welcome: ReadonlyMap<string, string> = this.#pool!.welcome!,
+    original: TrackedValues = this.#pool!.welcomeTracked!,
+  ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
-    const pool = this.#pool!;
     const { settings } = index;
-    const original = pool.welcomeTracked!;
-    if (settings.application_name_add_host) {
-      const name = session.applicationName || 'app';
-      const host = session.address.includes(':') ? `[${session.address}]` : session.address;
-      session.tracked[tracked.applicationName] = `${name} - ${host}:${session.port}`;
-    }
     const { link } = session;
     link.write(AUTHENTICATION_OK);
-    for (const [name, value] of pool.welcome!) {
+    for (const [name, value] of welcome) {
       if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
     }
     for (let i = 0; i < original.length; i++) {

@@ -16,6 +16,8 @@ export interface StartupRequest {
   /** `_pq_.` options, all of them unknown. */
   readonly unknownOptions: readonly string[];
   readonly replication: 'none' | 'logical' | 'physical';
+  /** The parameter `options` as it came, which only replication connections pass on; null: none. */
+  readonly options: string | null;
 }
 
 /** A startup packet that is refused, with the text of its FATAL. */
@@ -56,7 +58,7 @@ export function readStartup(
     if (refusal !== null) return { refusal };
   }
   const applicationName = values[tracked.applicationName] ?? null;
-  return { user, database, applicationName, tracked: values, unknownOptions, replication };
+  return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
 }
 
 /** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal's text or null. */

@@ -307,12 +307,6 @@ const STARTUP: readonly Case[] = [
     says: WELCOME,
     bouncer: NO_REPLICATION,
   })),
-  ...['true', 'on', '1', 'database'].map((value) => ({
-    name: `replication=${value}`,
-    steps: [startup({ ...APP, replication: value })],
-    says: fatal('replication connections are not supported by this version'),
-    bouncer: NO_REPLICATION,
-  })),
   {
     name: 'protocol 3.2',
     steps: [startup(APP, PROTOCOL_3_2)],
