@@ -16,6 +16,8 @@ export interface StartupRequest {
   /** `_pq_.` options, all of them unknown. */
   readonly unknownOptions: readonly string[];
   readonly replication: 'none' | 'logical' | 'physical';
+  /** The parameter `options` as it came, which only replication connections pass on; null: none. */
+  readonly options: string | null;
 }
 
 /** A startup packet that is refused, with the text of its FATAL. */
@@ -40,11 +42,13 @@ export function readStartup(
   const replication = replicationIn(parameters);
   const values = tracked.none();
   const unknownOptions: string[] = [];
+  let options: string | null = null;
   for (const [name, value] of parameters) {
     const index = tracked.indexOf(name);
     if (name === 'user') user = value;
     else if (name === 'database') database = value;
     else if (name === 'options') {
+      options = value;
       const isRead = replication === 'none';
       const refusal = isRead ? readOptions(value, tracked, ignored, values) : null;
       if (refusal !== null) return { refusal };
@@ -55,7 +59,7 @@ export function readStartup(
     else return { refusal: `unsupported startup parameter: ${name}` };
   }
   const applicationName = values[tracked.applicationName] ?? null;
-  return { user, database, applicationName, tracked: values, unknownOptions, replication };
+  return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
 }
 
 /** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal's text or null. */

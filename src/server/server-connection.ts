@@ -98,6 +98,10 @@ export interface ServerOwner {
   readonly maxPacketBytes: number;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
+  /** What its connections are for. */
+  readonly replicationKind: 'none' | 'logical' | 'physical';
+  /** The startup packet is about to be sent; returns parameters that it carries besides. */
+  onLoginBegin(server: ServerConnection): readonly (readonly [string, string])[];
   onLogin(server: ServerConnection): void;
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
   /** The server does not know the version of the protocol: the next attempt asks for an older one. */
@@ -106,6 +110,8 @@ export interface ServerOwner {
   onReady(server: ServerConnection): void;
   /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
   onFree(server: ServerConnection): void;
+  /** No cancel request for it is on its way any more. */
+  onCancelsGone(server: ServerConnection): void;
   /** It was told to end; nobody may use it, but its slot is still taken. */
   onClosing(server: ServerConnection): void;
   /** It is gone: its end of file was read, or it never got that far. Its slot is free. */
@@ -274,7 +280,8 @@ export class ServerConnection
 
   /** Sends the StartupMessage; the socket is connected and, if it is to be, secure. */
   beginLogin(): void {
-    this.link.write(this.#login!.begin());
+    if (this.state !== login) return;
+    this.link.write(this.#login!.begin(this.owner.onLoginBegin(this)));
   }
 
   /** Copies client bytes to the server. */

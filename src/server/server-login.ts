@@ -42,6 +42,8 @@ export type LoginStep =
 export interface Refusal {
   readonly sqlstate: string;
   readonly message: string;
+  /** The server's; null when the words are ours. */
+  readonly severity: string | null;
 }
 
 const NOTHING: LoginStep = { kind: 'nothing' };
@@ -70,11 +72,11 @@ export class ServerLogin {
     this.#isConnectQueryDue = plan.connectQuery !== null && plan.connectQuery !== '';
   }
 
-  /** The StartupMessage. */
-  begin(): Buffer {
+  /** The StartupMessage, with `more` parameters behind the plan's. */
+  begin(more: readonly (readonly [string, string])[] = []): Buffer {
     const { host, versions, startup } = this.#plan;
     this.#asked = versions.toAsk(host);
-    return startupMessage(this.#asked, startup);
+    return startupMessage(this.#asked, [...startup, ...more]);
   }
 
   /** The server has closed. True: it has not said a word, and an older version should be tried. */
@@ -161,7 +163,10 @@ export class ServerLogin {
     if (step.kind === 'failed') {
       // Only what concerns the secrets is told to the clients that wait.
       const isTold = step.text.startsWith('server login failed:');
-      return failed(step.text, isTold ? { sqlstate: '08P01', message: step.text } : null);
+      return failed(
+        step.text,
+        isTold ? { sqlstate: '08P01', message: step.text, severity: null } : null,
+      );
     }
     if (code === AuthenticationCode.ok) this.#isAuthenticated = true;
     return NOTHING;
@@ -176,16 +181,17 @@ export class ServerLogin {
   }
 
   #onError(bytes: Buffer): LoginStep {
-    const { message, sqlstate } = this.#readError(bytes);
+    const refusal = this.#readError(bytes);
+    const { message } = refusal;
     if (this.#hasSentQuery) {
       this.connectQueryError = message;
       return NOTHING;
     }
-    return failed(message, { sqlstate, message });
+    return failed(message, refusal);
   }
 
   #readError(bytes: Buffer): Refusal {
-    const refusal = { message: '', sqlstate: '08P01' };
+    const refusal = { message: '', sqlstate: '08P01', severity: 'FATAL' };
     // The library's reader looks for the end of the fields without a bound, so it must be there: the
     // NUL of the last field and one more. A message without it is read by our own decoder.
     if (bytes.length < HEADER_BYTES + 2 || bytes.readUInt16BE(bytes.length - 2) !== 0) {
@@ -193,12 +199,14 @@ export class ServerLogin {
       return {
         message: fields.get('M') ?? refusal.message,
         sqlstate: fields.get('C') ?? refusal.sqlstate,
+        severity: fields.get('S') ?? refusal.severity,
       };
     }
     this.#parser.parse(bytes, (error) => {
       if (!(error instanceof DatabaseError)) return;
       refusal.message = error.message ?? refusal.message;
       refusal.sqlstate = error.code ?? refusal.sqlstate;
+      refusal.severity = error.severity ?? refusal.severity;
     });
     return refusal;
   }

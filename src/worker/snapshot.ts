@@ -126,7 +126,7 @@ function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
   return {
     user: session.userName,
     database: session.databaseName,
-    replication: 'none',
+    replication: session.replication?.kind ?? 'none',
     state: isWaiting ? 'waiting' : session.server === null ? 'idle' : 'active',
     addr: session.address,
     port: session.port,
@@ -166,7 +166,7 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
   return {
     user: pool.user,
     database: pool.database.name,
-    replication: 'none',
+    replication: server.owner.replicationKind,
     state,
     addr: isUnix ? 'unix' : (socket.remoteAddress ?? server.address),
     port: server.port,
@@ -187,13 +187,13 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
 
 function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number] {
   const cancels = canceller.countsOf(pool);
-  const first = pool.waiting.first;
+  const since = pool.waitingSince;
   const { entry } = pool.database;
   return {
     database: pool.database.name,
     user: pool.user,
-    cl_active: pool.clients - pool.waiting.size,
-    cl_waiting: pool.waiting.size,
+    cl_active: pool.clients - pool.waitingClients,
+    cl_waiting: pool.waitingClients,
     cl_active_cancel_req: cancels.active,
     cl_waiting_cancel_req: cancels.waiting,
     sv_active: pool.linked.size,
@@ -203,7 +203,7 @@ function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number
     sv_used: pool.used.size,
     sv_tested: pool.tested.size,
     sv_login: pool.opening.size,
-    maxWaitUs: first === null ? 0 : Math.round((clock.now - first.waitStart) * 1000),
+    maxWaitUs: Number.isFinite(since) ? Math.round((clock.now - since) * 1000) : 0,
     pool_mode: pool.plan.mode,
     load_balance_hosts: entry.hosts.length > 1 ? entry.load_balance_hosts : null,
   };

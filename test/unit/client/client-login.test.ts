@@ -204,11 +204,6 @@ test('startup packets with a fault are refused, the first fault in PgBouncer’s
       `no such database: ${'y'.repeat(63)}`,
     ],
     ['unknown user', startup({ user: 'nobody', database: 'd' }), '"trust" authentication failed'],
-    [
-      'replication',
-      startup({ ...LOGIN, replication: 'true' }),
-      'replication connections are not supported by this version',
-    ],
   ];
   for (const [name, bytes, expected] of rows) {
     const { got, client } = first(world, bytes);
