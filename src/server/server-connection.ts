@@ -571,8 +571,9 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
-    this.close('idle server got dirty');
-    return Action.stop;
+    // Its end of file says more to the log than we could, so there is time for that to come.
+    this.isReady = false;
+    return Action.skip;
   }
 
   /** Notes a tracked parameter's value; false when the message is broken. */
