@@ -11,6 +11,7 @@ import {
 import type { Refusal } from '../server/server-login.ts';
 import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
@@ -322,7 +323,7 @@ export class Pool implements ServerOwner {
 
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
     this.#hasLoginFailed = true;
-    this.#failure = cut(reason, MAX_CACHED_REASON_BYTES);
+    this.#failure = cutText(reason, MAX_CACHED_REASON_BYTES);
     this.#opener.onFailed();
     if (refusal === null || refusal.sqlstate === '57P03') return;
     server.info(`login failed: ${refusal.message}`);
@@ -731,10 +732,4 @@ function reasonToClose(client: PoolClient, server: ServerConnection): string | n
   }
   if (server.requests.size > 0) return 'client disconnect while server was not ready';
   return null;
-}
-
-function cut(text: string, maxBytes: number): string {
-  return Buffer.byteLength(text) <= maxBytes
-    ? text
-    : Buffer.from(text).toString('utf8', 0, maxBytes);
 }

@@ -10,6 +10,7 @@ import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
@@ -78,7 +79,7 @@ const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
-/** Longest reason that PgBouncer shows. */
+/** Longest reason that PgBouncer shows, in the log and in the client's error. */
 const MAX_REASON_BYTES = 127;
 
 /** The pool, as its servers see it. */
@@ -329,7 +330,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutReason(text), isMidReply);
+    client?.onServerLost(cutText(text, MAX_REASON_BYTES), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -645,13 +646,6 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #logClosing(reason: string): void {
     if (!this.owner.logsDisconnections) return;
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
-    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
+    this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
   }
-}
-
-/** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
-function cutReason(reason: string): string {
-  if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
-  const bytes = Buffer.from(reason);
-  return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
 }
