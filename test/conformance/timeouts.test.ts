@@ -269,6 +269,7 @@ describe('timeouts', { concurrency: 4 }, () => {
       assert.equal(await fetchValue(idle, 'SELECT 1'), '1');
       assert.equal(await fetchValue(session, 'SELECT 1'), '1');
     }),
+    { since: '1.25' },
   );
 
   rule(
@@ -298,6 +299,7 @@ describe('timeouts', { concurrency: 4 }, () => {
       client.send(COPY_DONE);
       assert.equal(await end, 'FATAL 08P01: query timeout');
     }),
+    { since: '1.25' },
   );
 
   rule(
