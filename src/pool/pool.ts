@@ -726,10 +726,7 @@ export class Pool implements ServerOwner {
 /** Why the server of a client that leaves cannot be used by another; null: it can. */
 function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
   if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
-    return server.requests.size > 1
-      ? 'client disconnected with queries in progress'
-      : 'client disconnected with query in progress';
+    return 'client disconnect while server was not ready';
   }
-  if (server.requests.size > 0) return 'client disconnect while server was not ready';
-  return null;
+  return server.requests.size > 0 ? 'client disconnected with query in progress' : null;
 }

@@ -10,7 +10,7 @@ import { until } from '../support/until.ts';
 
 const RESERVE_USE = /taking connection from reserve_pool/;
 /** A wait that is over once nobody could have been served any more. */
-const IN_VAIN = { query_wait_timeout: 1 };
+const IN_VAIN = { query_wait_timeout: 3 };
 
 let postgres: TestPostgres;
 
@@ -159,7 +159,7 @@ describe('pool sizes', { concurrency: 4 }, () => {
         default_pool_size: 1,
         reserve_pool_size: 1,
         reserve_pool_timeout: 1,
-        query_wait_timeout: 3,
+        query_wait_timeout: 4,
       },
     }),
     crowded(async (crowd) => {
@@ -210,7 +210,7 @@ describe('pool sizes', { concurrency: 4 }, () => {
         default_pool_size: 1,
         reserve_pool_size: 1,
         reserve_pool_timeout: 0.3,
-        query_wait_timeout: 2,
+        query_wait_timeout: 3,
       },
     }),
     crowded(async (crowd) => {
@@ -235,7 +235,7 @@ describe('shared limits', { concurrency: 4 }, () => {
   const LIMITS = [
     {
       name: 'max_db_connections, over all users of a database',
-      options: { settings: { max_db_connections: 2, query_wait_timeout: 2 } },
+      options: { settings: { max_db_connections: 2, query_wait_timeout: 3 } },
       places: [{ user: 'app' }, { user: 'app_trust' }, { user: 'app_plain' }],
       elsewhere: { database: 'other' },
     },
@@ -243,14 +243,14 @@ describe('shared limits', { concurrency: 4 }, () => {
       name: 'max_db_connections of the database',
       options: {
         databases: { app: 'max_db_connections=2', other: 'dbname=app' },
-        settings: { max_db_connections: 1, query_wait_timeout: 2 },
+        settings: { max_db_connections: 1, query_wait_timeout: 3 },
       },
       places: [{ user: 'app' }, { user: 'app_trust' }, { user: 'app_plain' }],
       elsewhere: { database: 'other' },
     },
     {
       name: 'max_user_connections, over all databases of a user',
-      options: { settings: { max_user_connections: 2, query_wait_timeout: 2 } },
+      options: { settings: { max_user_connections: 2, query_wait_timeout: 3 } },
       places: [{ database: 'app' }, { database: 'other' }, { database: 'third' }],
       elsewhere: { user: 'app_trust' },
     },
@@ -258,7 +258,7 @@ describe('shared limits', { concurrency: 4 }, () => {
       name: 'max_user_connections of the user',
       options: {
         users: { app: 'max_user_connections=2' },
-        settings: { max_user_connections: 1, query_wait_timeout: 2 },
+        settings: { max_user_connections: 1, query_wait_timeout: 3 },
       },
       places: [{ database: 'app' }, { database: 'other' }, { database: 'third' }],
       elsewhere: { user: 'app_trust' },
@@ -273,7 +273,7 @@ describe('shared limits', { concurrency: 4 }, () => {
           fourth: 'dbname=app',
         },
         users: { app_trust: 'max_user_connections=2', app: 'max_user_connections=1' },
-        settings: { query_wait_timeout: 2 },
+        settings: { query_wait_timeout: 3 },
       },
       places: [{ database: 'app' }, { database: 'other' }, { database: 'third' }],
       elsewhere: { database: 'fourth' },

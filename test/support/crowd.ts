@@ -35,12 +35,15 @@ export class Crowd {
     return client;
   }
 
-  /** A client that has its welcome, has asked, and waits for a server. */
+  /** A client that has its welcome, has asked, and waits for a server, or has done so in vain. */
   async queued(options: LoginOptions = {}, sql = 'SELECT 1'): Promise<WireClient> {
     const client = await this.login(options);
     const before = await this.waiting();
     client.send(query(sql));
-    await until('the client is queued', async () => (await this.waiting()) > before);
+    await until(
+      'the client is queued',
+      async () => client.isClosed || (await this.waiting()) > before,
+    );
     return client;
   }
 
