@@ -13,7 +13,12 @@ export class Budget {
   isWanted = false;
 
   constructor(limit: Limit) {
-    this.max = limit.kind === 'unlimited' ? Number.POSITIVE_INFINITY : limit.value;
+    this.max = maxOf(limit);
+  }
+
+  /** Sets another limit; more may be held than it allows until connections end. */
+  resize(limit: Limit): void {
+    this.max = maxOf(limit);
   }
 
   get hasRoom(): boolean {
@@ -27,4 +32,8 @@ export class Budget {
   give(): void {
     this.held--;
   }
+}
+
+function maxOf(limit: Limit): number {
+  return limit.kind === 'unlimited' ? Number.POSITIVE_INFINITY : limit.value;
 }

@@ -7,7 +7,6 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
-import type { Pool } from '../pool/pool.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -52,7 +51,6 @@ export class ClientLogin {
   #request: StartupRequest | null = null;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
-  #pool: Pool | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -318,7 +316,8 @@ export class ClientLogin {
     const session = this.#session;
     const context = this.#context;
     if (session.databaseName === 'pgbouncer') return this.#enterConsole();
-    const entry = this.#entry;
+    // A reload may have changed it, or removed it, while the password was awaited.
+    const entry = this.#entry === null ? null : context.index.database(this.#entry.name);
     if (entry === null) {
       const asked = this.#request!.database || this.#request!.user;
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
@@ -331,7 +330,6 @@ export class ClientLogin {
     if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);
     if (context.isShuttingDown) return session.fatal('pooler is shutting down');
     const pool = context.pools.get(database, poolUserOf(entry, session.userName));
-    this.#pool = pool;
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
     session.tracked = this.#request!.tracked;
@@ -346,7 +344,7 @@ export class ClientLogin {
   onPoolReady(): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
-    const pool = this.#pool!;
+    const pool = session.pool!;
     const { settings } = index;
     const original = pool.welcomeTracked!;
     if (settings.application_name_add_host) {
