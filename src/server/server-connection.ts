@@ -11,6 +11,7 @@ import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
@@ -86,7 +87,7 @@ const BARRIER_NAME_BYTES = 32;
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 const NO_NAMES: ReadonlySet<number> = new Set();
-/** Longest reason that PgBouncer shows. */
+/** Longest reason that PgBouncer shows, in the log and in the client's error. */
 const MAX_REASON_BYTES = 127;
 
 /** The pool, as its servers see it. */
@@ -362,7 +363,7 @@ export class ServerConnection
       if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutReason(text), isMidReply);
+    client?.onServerLost(cutText(text, MAX_REASON_BYTES), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -610,8 +611,9 @@ export class ServerConnection
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
-    this.close('idle server got dirty');
-    return Action.stop;
+    // Its end of file says more to the log than we could, so there is time for that to come.
+    this.isReady = false;
+    return Action.skip;
   }
 
   /** Notes a tracked parameter's value; false when the message is broken. */
@@ -699,17 +701,10 @@ export class ServerConnection
   #logClosing(reason: string): void {
     if (!this.owner.logsDisconnections) return;
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
-    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
+    this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
   }
 }
 
 function whyNotConnected(error: Error | null): string {
   return error instanceof DnsError ? error.message : 'connect failed';
-}
-
-/** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
-function cutReason(reason: string): string {
-  if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
-  const bytes = Buffer.from(reason);
-  return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
 }
