@@ -58,13 +58,14 @@ interface Holder<T> {
 /** The keys of this worker's clients. */
 export class CancelKeys<T extends Cancellable = Cancellable> {
   readonly #worker: number;
-  readonly #peerId: number;
+  /** The fleet's number in keys that are made from now on; 0: none. */
+  peerId: number;
   readonly #random: (bytes: number) => Buffer;
   readonly #byHead = new Map<string, Holder<T>>();
 
   constructor(worker: number, peerId: number, random: (bytes: number) => Buffer = randomBytes) {
     this.#worker = worker;
-    this.#peerId = peerId;
+    this.peerId = peerId;
     this.#random = random;
   }
 
@@ -77,9 +78,9 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
       const key = this.#random(bytes);
       key[0] = key[0]! & 0x7f;
       key[WORKER_BYTE] = this.#worker;
-      if (this.#peerId > 0) {
-        key[1] = this.#peerId & 0xff;
-        key[2] = this.#peerId >> 8;
+      if (this.peerId > 0) {
+        key[1] = this.peerId & 0xff;
+        key[2] = this.peerId >> 8;
         key[HOPS_BYTE] = key[HOPS_BYTE]! | HOPS_MASK;
       }
       const head = headOf(key);
@@ -96,16 +97,19 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
 
   /** The client of a key, whatever hops it has left. */
   find(key: Buffer): T | undefined {
-    const first = Buffer.from(key.subarray(0, KEY_BYTES));
-    if (this.#peerId > 0 && first.length === KEY_BYTES) {
-      first[HOPS_BYTE] = first[HOPS_BYTE]! | HOPS_MASK;
-    }
-    const holder = this.#byHead.get(headOf(first));
+    const holder = this.#byHead.get(headOf(key)) ?? this.#withAllHops(key);
     if (holder === undefined) return undefined;
     const rest = key.subarray(KEY_BYTES);
     // In constant time, so that how much of a guess is right cannot be measured.
     const isRight = rest.length === holder.rest.length && timingSafeEqual(rest, holder.rest);
     return isRight ? holder.client : undefined;
+  }
+
+  #withAllHops(key: Buffer): Holder<T> | undefined {
+    if (this.peerId === 0 || key.length < KEY_BYTES) return undefined;
+    const whole = Buffer.from(key.subarray(0, KEY_BYTES));
+    whole[HOPS_BYTE] = whole[HOPS_BYTE]! | HOPS_MASK;
+    return this.#byHead.get(headOf(whole));
   }
 }
 

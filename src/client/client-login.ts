@@ -8,7 +8,6 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
-import type { Pool } from '../pool/pool.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -60,7 +59,6 @@ export class ClientLogin {
   #auth: ClientAuth | null = null;
   /** Setting whose limit this client exceeds, of its database or its user. */
   #exceeded: string | null = null;
-  #pool: Pool | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -336,7 +334,8 @@ export class ClientLogin {
     const session = this.#session;
     const context = this.#context;
     if (session.databaseName === 'pgbouncer') return this.#enterConsole();
-    const entry = this.#entry;
+    // A reload may have changed it, or removed it, while the password was awaited.
+    const entry = this.#entry === null ? null : context.index.database(this.#entry.name);
     if (entry === null) {
       const asked = this.#request!.database || this.#request!.user;
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
@@ -349,7 +348,6 @@ export class ClientLogin {
     if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);
     if (context.isShuttingDown) return session.fatal('pooler is shutting down');
     const pool = context.pools.get(database, poolUserOf(entry, session.userName));
-    this.#pool = pool;
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
     session.tracked = this.#request!.tracked;
@@ -364,7 +362,7 @@ export class ClientLogin {
   onPoolReady(): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
-    const pool = this.#pool!;
+    const pool = session.pool!;
     const { settings } = index;
     const original = pool.welcomeTracked!;
     if (settings.application_name_add_host) {

@@ -1,9 +1,13 @@
 import type { LinkedClient, ServerConnection } from '../server/server-connection.ts';
 import type { Listed } from '../util/list.ts';
+import type { Pool } from './pool.ts';
 
 /** A client session, as its pool sees it. */
 export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   readonly id: number;
+  /** Its login name. */
+  readonly userName: string;
+  pool: Pool | null;
   /** The server that it is linked to. */
   server: ServerConnection | null;
   /** It has been told that it may send queries. */
