@@ -136,6 +136,10 @@ export class Pool implements ServerOwner, ServerSource {
     this.#onSlotFree = wiring.onSlotFree;
   }
 
+  get forbidsTransactions(): boolean {
+    return this.plan.mode === 'statement';
+  }
+
   get userBudget(): Budget {
     return this.#userBudget;
   }
@@ -302,10 +306,6 @@ export class Pool implements ServerOwner, ServerSource {
     if (server.requests.size === 0) this.count(client, server);
     // The next query of a pipeline begins here, or `query_timeout` would add all of them up.
     else if (this.plan.queryTimeoutMs > 0) client.queryStart = clock.now;
-    if (this.plan.mode === 'statement' && server.isInTransaction) {
-      server.close('transaction blocks not allowed in statement pooling mode');
-      return;
-    }
     if (this.#keepsServer(server)) {
       if (server.isCloseNeeded) this.#closeFast(server);
       return;
@@ -895,7 +895,7 @@ export class Pool implements ServerOwner, ServerSource {
   }
 }
 
-/** Why the server of a client that leaves cannot be used by another; null: it can. */
+/** Why the server of a client that leaves cannot be used by another (PgBouncer's words); null: it can. */
 function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
   if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
     return 'client disconnect while server was not ready';

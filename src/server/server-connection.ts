@@ -4,7 +4,7 @@ import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import { DnsError } from '../net/dns-cache.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
@@ -87,6 +87,7 @@ const BARRIER_NAME_BYTES = 32;
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 const NO_NAMES: ReadonlySet<number> = new Set();
+const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
 /** Longest reason that PgBouncer shows, in the log and in the client's error. */
 const MAX_REASON_BYTES = 127;
 
@@ -97,6 +98,8 @@ export interface ServerOwner {
   readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
+  /** Statement mode: a ReadyForQuery inside a transaction block ends server and client. */
+  readonly forbidsTransactions: boolean;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   /** What its connections are for. */
@@ -161,7 +164,10 @@ export class ServerConnection
   setByQuery: ReadonlySet<number> = NO_NAMES;
   /** Status byte of the last ReadyForQuery. */
   transactionStatus: number = TransactionStatus.idle;
-  /** True from a ReadyForQuery until the next request sent to the server. */
+  /**
+   * True from a ReadyForQuery until the next request sent to the server, or until an error, notice or
+   * parameter that answers none: such words between requests are most likely a backend's last.
+   */
   isReady = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
@@ -430,7 +436,11 @@ export class ServerConnection
     this.#walker.abort();
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = this.#isConnected ? 'server conn crashed?' : whyNotConnected(error);
+    const reason = !this.#isConnected
+      ? whyNotConnected(error)
+      : isWriteError(error)
+        ? 'server connection closed'
+        : 'server conn crashed?';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) {
@@ -451,17 +461,23 @@ export class ServerConnection
       case ServerMessage.DataRow:
       case ServerMessage.CopyData:
       case ServerMessage.CopyDone:
+      case ServerMessage.CopyFail:
       case ServerMessage.CopyOutResponse:
       case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
-      case ServerMessage.NoticeResponse:
       case ServerMessage.NotificationResponse:
+        return Action.forward;
+      case ServerMessage.NoticeResponse:
+        this.isReady = false;
         return Action.forward;
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
-        if (total !== 6) return this.#broken('unknown pkt');
+        if (total !== 6) return this.#unknown(type);
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
+        if (this.isInTransaction && this.owner.forbidsTransactions) {
+          return this.#broken(NO_TRANSACTIONS);
+        }
         this.requests.onReply(type);
         this.isReady = true;
         return Action.forwardEnd;
@@ -477,9 +493,9 @@ export class ServerConnection
       case ServerMessage.ParameterStatus:
         if (total > MAX_PARAMETER_BYTES) return this.#broken(BROKEN_PARAMETER);
         if (end - at < total) return Action.wait;
-        return this.#onParameter(bytes, at + 5, at + total)
-          ? Action.forward
-          : this.#broken(BROKEN_PARAMETER);
+        if (!this.#onParameter(bytes, at + 5, at + total)) return this.#broken(BROKEN_PARAMETER);
+        this.isReady = false;
+        return Action.forward;
       case ServerMessage.RowDescription:
         if (this.requests.isBarrierNext) {
           const known = Math.min(total, BARRIER_KNOWN_BYTES);
@@ -487,9 +503,11 @@ export class ServerConnection
           if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
         }
         return this.#reply(type);
+      case ServerMessage.ErrorResponse:
+        this.isReady = false;
+        return this.#reply(type);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-      case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
@@ -498,7 +516,7 @@ export class ServerConnection
       case ServerMessage.PortalSuspended:
         return this.#reply(type);
       default:
-        return this.#broken('unknown pkt');
+        return this.#unknown(type);
     }
   }
 
@@ -587,6 +605,11 @@ export class ServerConnection
     return Action.rewrite;
   }
 
+  #unknown(type: number): Action {
+    log.error(`S-${this.ptr}: ${this.label} unknown pkt: '${printable(type)}'`);
+    return this.#broken('unknown pkt');
+  }
+
   #onLoginHeader(total: number): Action {
     // A step of the login is being worked out: what follows waits for it.
     if (this.link.isHeld) return Action.stop;
@@ -608,6 +631,8 @@ export class ServerConnection
   }
 
   #onUnlinkedHeader(type: number, total: number): Action {
+    const what = `got packet '${printable(type)}' from server when not linked`;
+    log.warning(`S-${this.ptr}: ${this.label} ${what}`);
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
@@ -707,4 +732,11 @@ export class ServerConnection
 
 function whyNotConnected(error: Error | null): string {
   return error instanceof DnsError ? error.message : 'connect failed';
+}
+
+/** A type byte as the log shows it. */
+function printable(type: number): string {
+  return type > 0x20 && type < 0x7f
+    ? String.fromCharCode(type)
+    : `\\x${type.toString(16).padStart(2, '0')}`;
 }
