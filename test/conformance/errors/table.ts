@@ -5,7 +5,7 @@
  */
 
 /** Work that has a text's test to add; emptied as it is done. */
-export type Topic = 'control' | 'replication' | 'cancel' | 'prepared' | 'hosts' | 'pools';
+export type Topic = 'control' | 'replication' | 'cancel' | 'prepared';
 
 /** Why a text is not provoked at all. */
 export type Exception =
@@ -182,12 +182,12 @@ const IN_SESSION: readonly ErrorText[] = [
   fatal('broken ParameterStatus packet', here),
   fatal('failed to store ParameterStatus', memory),
   // What follows, a replication client is told: its server fails while it logs in.
-  fatal('login failed', pending('replication')),
-  fatal('connect timeout', pending('replication')),
+  fatal('login failed', here),
+  fatal('connect timeout', here),
   fatal('connect string changed', pending('replication')),
-  fatal('failed to answer authreq', pending('replication')),
-  fatal('unknown pkt from server', pending('replication')),
-  fatal('bad cancel key', pending('replication')),
+  fatal('failed to answer authreq', here),
+  fatal('unknown pkt from server', here),
+  fatal('bad cancel key', here),
   fatal('exec_on_connect query failed', internals),
   fatal(
     'database removed',
@@ -259,11 +259,10 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 ];
 
 const OF_SERVERS: readonly ErrorText[] = [
-  logged('obsolete connection', pending('pools')),
+  logged('obsolete connection', pending('control')),
   logged('idle server got dirty', here),
-  // Found at once, and not at the next look.
-  logged('SV_IDLE server got dirty', internals),
-  logged('SV_USED server got dirty', internals),
+  logged('SV_IDLE server got dirty', here, ' server got dirty'),
+  logged('SV_USED server got dirty', here, ' server got dirty'),
   logged('server idle timeout', here),
   logged('server lifetime over', here),
   logged('pause mode', pending('control')),
@@ -277,7 +276,10 @@ const OF_SERVERS: readonly ErrorText[] = [
   logged('test query failed', here),
   logged('var change failed', internals),
   logged('connect failed', here),
-  logged('cannot connect', pending('hosts')),
+  logged(
+    'cannot connect',
+    test('a database without a host cannot be reached when unix_socket_dir is empty'),
+  ),
   logged('unknown address family: %d', internals),
   logged('startup pkt failed', internals),
   logged('sslreq processing failed', internals),
