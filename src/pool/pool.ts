@@ -373,8 +373,8 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
 
-  onTooNew(server: ServerConnection): void {
-    server.info('server refuses protocol version 3.2, 3.0 is tried');
+  onRetry(server: ServerConnection, why: string): void {
+    server.info(why);
     // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
     this.#attemptAt = Number.NEGATIVE_INFINITY;
   }

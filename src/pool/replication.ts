@@ -186,11 +186,11 @@ class ReplicationLink implements ServerOwner {
     }
   }
 
-  /** The client waits on, for a connection that asks for an older version. */
-  onTooNew(server: ServerConnection): void {
+  /** The client waits on, for the next attempt. */
+  onRetry(server: ServerConnection, why: string): void {
     this.client.server = null;
     server.client = null;
-    this.#pool.onTooNew(server);
+    this.#pool.onRetry(server, why);
   }
 
   onReady(server: ServerConnection): void {

@@ -86,6 +86,7 @@ const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
+const OLDER_VERSION = 'server refuses protocol version 3.2, 3.0 is tried';
 const NO_NAMES: ReadonlySet<number> = new Set();
 const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
 /** Longest reason that PgBouncer shows, in the log and in the client's error. */
@@ -108,8 +109,8 @@ export interface ServerOwner {
   onLoginBegin(server: ServerConnection): readonly (readonly [string, string])[];
   onLogin(server: ServerConnection): void;
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
-  /** The server does not know the version of the protocol: the next attempt asks for an older one. */
-  onTooNew(server: ServerConnection): void;
+  /** This attempt came to nothing, but another one has what it takes: `why` says what. */
+  onRetry(server: ServerConnection, why: string): void;
   /** ReadyForQuery with nothing outstanding while a client is linked. */
   onReady(server: ServerConnection): void;
   /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
@@ -169,6 +170,8 @@ export class ServerConnection
    * parameter that answers none: such words between requests are most likely a backend's last.
    */
   isReady = false;
+  /** Its host has an address that has not refused a connection. */
+  hasOtherAddress = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
   /** Cancel requests on their way to this server. */
@@ -234,6 +237,11 @@ export class ServerConnection
   onAddress(address: string, label: string): void {
     this.address = address;
     this.label = label;
+  }
+
+  /** The socket has been connected. */
+  get isConnected(): boolean {
+    return this.#isConnected;
   }
 
   get hasLoggedIn(): boolean {
@@ -444,7 +452,9 @@ export class ServerConnection
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) {
-      if (this.#login?.onClosed() === true) this.owner.onTooNew(this);
+      if (this.#login?.onClosed() === true) this.owner.onRetry(this, OLDER_VERSION);
+      else if (this.hasOtherAddress)
+        this.owner.onRetry(this, 'the next address of its host is tried');
       else this.owner.onLoginFailed(this, reason, null);
     }
     this.#end();
@@ -681,7 +691,7 @@ export class ServerConnection
     if (step.kind === 'send') {
       this.link.write(step.message);
     } else if (step.kind === 'too_new') {
-      this.owner.onTooNew(this);
+      this.owner.onRetry(this, OLDER_VERSION);
       this.close(step.reason);
     } else if (step.kind === 'failed') {
       this.#failLogin(step.reason, step.refusal);

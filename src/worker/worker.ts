@@ -103,12 +103,12 @@ export class Worker {
       pools: () => this.#pools.all,
       tell: (news) => this.#mesh.requestAll(news),
     });
-    const { lookup } = this.#hostNames.cache;
+    const hosts = this.#hostNames.cache;
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
-      lookup,
+      hosts,
     };
     this.#poolOptions = {
       tracked,
@@ -154,7 +154,7 @@ export class Worker {
       },
       peer: (id) => this.#cancelPeer(id),
       connect: (place, handler, onConnect) =>
-        connectLink(place, handler, this.#sockets, onConnect, lookup),
+        connectLink(place, handler, this.#sockets, onConnect, hosts.lookup),
       timeouts: () => cancelTimeouts(this.#index.settings),
     });
     this.#snapshots = new LiveSnapshots({
