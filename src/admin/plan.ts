@@ -10,6 +10,7 @@ import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
 import { showPeers } from './show-peers.ts';
 import { showPools } from './show-pools.ts';
+import { showSessionLeaks, showStalePlans } from './show-sessions.ts';
 import { showState } from './show-state.ts';
 import { showStats, showStatsAverages, showStatsTotals, showTotals } from './show-stats.ts';
 import { showUsers } from './show-users.ts';
@@ -47,6 +48,8 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   PEERS: showPeers,
   POOLS: showPools,
   SERVERS: showServers,
+  SESSION_LEAKS: showSessionLeaks,
+  STALE_PLANS: showStalePlans,
   STATE: showState,
   STATS: showStats,
   STATS_AVERAGES: showStatsAverages,

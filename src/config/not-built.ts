@@ -47,7 +47,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'databases', key: 'auth_dbname' },
   { section: 'databases', key: 'auth_query' },
   { section: 'databases', key: 'auth_user' },
-  { section: 'databases', key: 'session_leak', actsAs: 'allow' },
   { section: 'fleet', key: 'balance_accepts', actsAs: false },
   { section: 'fleet', key: 'client_tls_crl_file' },
   { section: 'fleet', key: 'elastic', actsAs: false },

@@ -1,5 +1,6 @@
 import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
+import type { StalePlans } from '../metrics/stale-plans.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
 import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
@@ -63,6 +64,7 @@ export class Pool implements ServerOwner, ServerSource {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
+  readonly stalePlans: StalePlans;
   maxPacketBytes: number;
   logsConnections: boolean;
   logsDisconnections: boolean;
@@ -126,6 +128,7 @@ export class Pool implements ServerOwner, ServerSource {
     this.registry = options.registry;
     this.translator = options.translator;
     this.traffic = database.traffic;
+    this.stalePlans = database.stalePlans;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
     this.logsDisconnections = options.logsDisconnections;

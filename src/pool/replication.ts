@@ -121,6 +121,7 @@ class ReplicationLink implements ServerOwner {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: ServerOwner['traffic'];
+  readonly stalePlans: ServerOwner['stalePlans'];
   readonly maxPacketBytes: number;
   readonly forbidsTransactions = false;
   readonly logsConnections: boolean;
@@ -140,6 +141,7 @@ class ReplicationLink implements ServerOwner {
     this.registry = pool.registry;
     this.translator = pool.translator;
     this.traffic = pool.traffic;
+    this.stalePlans = pool.stalePlans;
     this.maxPacketBytes = pool.maxPacketBytes;
     this.logsConnections = pool.logsConnections;
     this.logsDisconnections = pool.logsDisconnections;

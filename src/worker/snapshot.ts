@@ -98,6 +98,14 @@ export class LiveSnapshots implements SnapshotSource {
         older: this.#older.get(traffic) ?? zeroCounters(),
       }));
     }
+    if (parts.includes('sessions')) {
+      snapshot.sessions = [...pools.databases].map(({ name, sessionLeaks, stalePlans }) => ({
+        database: name,
+        leaks: [...sessionLeaks.counts],
+        stalePlans: stalePlans.refused,
+        stalePlansHidden: stalePlans.hidden,
+      }));
+    }
     if (parts.includes('lists')) {
       let loggingIn = 0;
       for (const session of sessions) if (session.state === ClientState.login) loggingIn++;
