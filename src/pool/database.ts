@@ -9,7 +9,8 @@ export class Database {
   readonly name: string;
   /** Its line of the configuration in force. */
   entry: DatabaseEntry;
-  readonly traffic = new Traffic();
+  /** Counted since its pools were made; KILL begins anew. */
+  traffic = new Traffic();
   /** The worker's share of `max_db_connections`. */
   readonly budget: Budget;
   /** Clients that passed the limits of the login, until they leave. */
