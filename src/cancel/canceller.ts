@@ -69,6 +69,8 @@ export interface CancellerOptions {
   readonly connect: Connect;
   /** Milliseconds; 0: for ever. */
   readonly waitTimeoutMs: number;
+  /** A request came with the key of a console session. */
+  readonly onConsoleCancel: () => void;
 }
 
 export class Canceller {
@@ -109,6 +111,7 @@ export class Canceller {
       return;
     }
     const target = keys.find(key);
+    if (target?.isConsole) this.#options.onConsoleCancel();
     if (target === undefined || target.isConsole) return done();
     if (target.isWaiting) {
       target.cancelWaiting();

@@ -37,7 +37,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'dns_zone_check_period' },
   { section: 'pgbouncer', key: 'log_stats', actsAs: false },
   { section: 'pgbouncer', key: 'resolv_conf' },
-  { section: 'pgbouncer', key: 'suspend_timeout' },
   { section: 'pgbouncer', key: 'syslog' },
   { section: 'pgbouncer', key: 'syslog_facility' },
   { section: 'pgbouncer', key: 'syslog_ident' },

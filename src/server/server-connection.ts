@@ -228,6 +228,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return this.#walker.isForwarding;
   }
 
+  /** Nothing that was read of it waits, and no message of it is half through. */
+  get isAtBoundary(): boolean {
+    return this.link.stashBytes === 0 && !this.#walker.isMidMessage;
+  }
+
   /** The socket is connected. */
   onConnected(): void {
     this.#isConnected = true;

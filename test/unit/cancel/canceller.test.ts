@@ -57,6 +57,7 @@ function setUp(t: TestContext, options: { peerId?: number; waitTimeoutMs?: numbe
   const errands: Errand[] = [];
   const forwarded: string[] = [];
   const dones: (() => void)[] = [];
+  const told: string[] = [];
   const canceller = new Canceller({
     keys,
     mesh: {
@@ -79,13 +80,14 @@ function setUp(t: TestContext, options: { peerId?: number; waitTimeoutMs?: numbe
       return errand.link;
     },
     waitTimeoutMs: options.waitTimeoutMs ?? 10_000,
+    onConsoleCancel: () => told.push('console'),
   });
   const ask = (key: Uint8Array) => {
     const asked = { done: 0 };
     canceller.handle(cancelRequest(key), () => asked.done++);
     return asked;
   };
-  return { given, keys, errands, forwarded, dones, canceller, ask };
+  return { given, keys, errands, forwarded, dones, canceller, ask, told };
 }
 
 /** A client with a running query, and the other end of its server. */
@@ -198,8 +200,8 @@ test('of two requests for one query both must have gone before the server is fre
   );
 });
 
-test('a request for a client that runs nothing comes to nothing', (t) => {
-  const { given, keys, errands, ask } = setUp(t);
+test('a request for a client that runs nothing comes to nothing, and a console is told', (t) => {
+  const { given, keys, errands, ask, told } = setUp(t);
   const pool = given.pool();
   const [backend] = withIdle(given, 1);
   const idle = new Target(pool);
@@ -213,6 +215,7 @@ test('a request for a client that runs nothing comes to nothing', (t) => {
   }
   assert.equal(ask(Buffer.from('0000000100000000', 'hex')).done, 1);
   assert.deepEqual(errands, []);
+  assert.deepEqual(told, ['console']);
 });
 
 test('a request that comes while pipelined queries are still to be answered is sent', (t) => {
