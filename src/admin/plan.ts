@@ -11,6 +11,7 @@ import { int4, type Row, text } from './result.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
+import { showDnsHosts, showDnsZones } from './show-dns.ts';
 import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
 import { showPeers } from './show-peers.ts';
@@ -55,6 +56,8 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   CLIENTS: showClients,
   CONFIG: showConfig,
   DATABASES: showDatabases,
+  DNS_HOSTS: showDnsHosts,
+  DNS_ZONES: showDnsZones,
   LISTS: showLists,
   PEERS: showPeers,
   POOLS: showPools,
@@ -69,7 +72,7 @@ const TOPICS: Readonly<Record<string, Topic>> = {
 };
 
 /** Topics of PgBouncer that have no answer yet. */
-const LATER_TOPICS = ['ACTIVE_SOCKETS', 'DNS_HOSTS', 'DNS_ZONES', 'MEM', 'PEER_POOLS', 'SOCKETS'];
+const LATER_TOPICS = ['ACTIVE_SOCKETS', 'MEM', 'PEER_POOLS', 'SOCKETS'];
 
 /** Commands that change what the fleet does. */
 const COMMANDS: Readonly<Record<string, Command>> = {

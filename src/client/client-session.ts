@@ -2,7 +2,8 @@ import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
-import type { PoolClient } from '../pool/pool-client.ts';
+import type { PoolClient, ServerSource } from '../pool/pool-client.ts';
+import type { ReplicationRequest } from '../pool/replication.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
 import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
 import { Outcome, type Translation } from '../prepared/translator.ts';
@@ -18,6 +19,7 @@ import {
   errorResponse,
   noticeResponse,
   PARSE_COMPLETE,
+  parameterStatus,
   READY_IDLE,
 } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
@@ -60,9 +62,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   state: ClientState = ClientState.login;
   server: ServerConnection | null = null;
   pool: Pool | null = null;
+  /** Set before it has a pool; a replication connection keeps its server to the end. */
+  replication: ReplicationRequest | null = null;
   tracked: TrackedValues;
   /** What the client is told to cancel with. */
   cancelKey: Buffer = Buffer.alloc(0);
+  /** Set while a cancel request that this connection brought is on its way. */
+  giveUpCancel: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -144,6 +150,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.list !== null;
   }
 
+  get isBeingPrepared(): boolean {
+    return this.link.isHeld && this.server?.isRunningOwn === true;
+  }
+
   /** Logged in, without a server and not queued for one. */
   get isIdle(): boolean {
     return this.state === ClientState.ready && this.server === null && this.list === null;
@@ -182,6 +192,15 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.state = ClientState.newcomer;
     this.pool = pool;
     pool.clients++;
+  }
+
+  get #source(): ServerSource {
+    return this.replication === null ? this.pool! : this.pool!.replication;
+  }
+
+  /** Waits for a server that tells the parameters of the welcome. */
+  awaitParameters(): void {
+    this.#source.enqueue(this);
   }
 
   /** The welcome has been sent. */
@@ -244,7 +263,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.state = ClientState.closed;
     const { pool } = this;
     if (pool !== null) {
-      pool.leave(this);
+      this.#source.leave(this);
       pool.clients--;
     }
     this.#walker.abort();
@@ -252,6 +271,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.#context.cancelKeys.remove(this.cancelKey);
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
+    this.giveUpCancel?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }
@@ -398,6 +418,25 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.link.isFull) this.onFull();
   }
 
+  onOwnServer(server: ServerConnection): void {
+    if (this.#login !== null) {
+      // The server's own spelling of what the client asked for.
+      for (const [index, value] of server.tracked.entries()) {
+        if (value !== null) this.tracked[index] = value;
+      }
+      this.#login.onPoolReady(server.loginParameters, server.tracked);
+      return;
+    }
+    // The welcome told what other connections of the pool are like.
+    for (const [name, value] of server.loginParameters) {
+      const index = this.#context.tracked.indexOf(name);
+      const told = index === -1 ? this.pool!.welcome?.get(name) : this.tracked[index];
+      if (told !== value) this.link.write(parameterStatus(name, value));
+      if (index !== -1) this.tracked[index] = value;
+    }
+    this.onServer();
+  }
+
   onServerFree(): void {
     // Its server may have stopped it, and can let it go on no more.
     if (!this.link.isFull && !this.link.isHeld) this.link.resume();
@@ -405,7 +444,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
   cancelWaiting(): void {
-    this.pool!.leave(this);
+    this.#source.leave(this);
     this.queryStart = 0;
     this.transactionStart = 0;
     this.#discard = Discard.request;
@@ -413,7 +452,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   onCancelGone(server: ServerConnection): void {
-    (server.owner as Pool).onCancelsGone(server);
+    server.owner.onCancelsGone(server);
   }
 
   onPoolReady(): void {
@@ -461,7 +500,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.#isAnsweredHere = false;
       this.queryStart = clock.now;
       this.transactionStart = clock.now;
-      if (!this.pool!.acquire(this)) {
+      if (!this.#source.acquire(this)) {
         if (!this.isClosed) this.link.hold();
         return false;
       }
@@ -473,7 +512,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get #translates(): boolean {
-    return this.pool!.plan.maxPreparedStatements > 0;
+    return this.pool!.plan.maxPreparedStatements > 0 && this.replication === null;
   }
 
   /** Parse, Bind, Describe or Close: of named statements, the names are translated. */
@@ -630,8 +669,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** The rest of a message that was half sent has gone by: the server, long ready, can be given back. */
   #settleLateMessage(server: ServerConnection): void {
     const isFree = server.isAtRest && !server.isRunningOwn;
-    if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
+    if (!isFree || this.isMidRequest || this.#keepsServer) return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
+  }
+
+  get #keepsServer(): boolean {
+    return this.replication !== null || this.pool!.plan.mode === 'session';
   }
 
   /** Ends the session once the messages before this one have been sent on. */
