@@ -33,7 +33,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'client_tls_key_file' },
   { section: 'pgbouncer', key: 'client_tls_protocols' },
   { section: 'pgbouncer', key: 'log_stats', actsAs: false },
-  { section: 'pgbouncer', key: 'suspend_timeout' },
   { section: 'pgbouncer', key: 'syslog' },
   { section: 'pgbouncer', key: 'syslog_facility' },
   { section: 'pgbouncer', key: 'syslog_ident' },

@@ -11,7 +11,8 @@ export class Database {
   readonly name: string;
   /** Its line of the configuration in force. */
   entry: DatabaseEntry;
-  readonly traffic = new Traffic();
+  /** Counted since its pools were made; KILL begins anew. */
+  traffic = new Traffic();
   readonly sessionLeaks = new SessionLeaks();
   readonly stalePlans = new StalePlans();
   /** The worker's share of `max_db_connections`. */

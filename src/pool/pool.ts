@@ -166,7 +166,22 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   get hasRoom(): boolean {
-    return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
+    return this.total + this.#totalBefore < this.plan.size;
+  }
+
+  /** Connections of pools that were in this one's place before. */
+  get #totalBefore(): number {
+    let total = 0;
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) total += pool.total;
+    return total;
+  }
+
+  /** `other` has been in this pool's place, and what it still holds takes room here. */
+  isAfter(other: Pool): boolean {
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) {
+      if (pool === other) return true;
+    }
+    return false;
   }
 
   /** Another connection would exceed a limit. */
@@ -577,7 +592,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    return this.total + (this.predecessor?.total ?? 0) < size + reserveSize;
+    return this.total + this.#totalBefore < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -634,6 +649,19 @@ export class Pool implements ServerOwner, ServerSource {
     for (const list of [this.idle, this.used, this.opening]) {
       for (const server of list) server.close('pause mode');
     }
+  }
+
+  /** Servers that somebody still uses, or that the pooler itself does. */
+  get isDrained(): boolean {
+    return this.linked.size === 0 && this.tested.size === 0 && this.held.size === 0;
+  }
+
+  /** A server is still to be replaced after `reconnect`. */
+  get hasCloseNeeded(): boolean {
+    for (const list of [this.opening, this.idle, this.linked, this.tested, this.used, this.held]) {
+      for (const server of list) if (server.isCloseNeeded) return true;
+    }
+    return false;
   }
 
   /** Lets the servers go as they become free and refuses everybody who waits for one. */

@@ -290,6 +290,11 @@ export class ServerConnection
     return this.#walker.isForwarding;
   }
 
+  /** Nothing that was read of it waits, and no message of it is half through. */
+  get isAtBoundary(): boolean {
+    return this.link.stashBytes === 0 && !this.#walker.isMidMessage;
+  }
+
   /** The socket is connected. */
   onConnected(): void {
     this.#isConnected = true;

@@ -15,7 +15,7 @@ import { TlsHandshake } from './tls-handshake.ts';
 
 /** What all server connections of a worker share. */
 /** Finds the addresses of hosts that are names; `DnsCache`. */
-export interface HostAddresses {
+interface HostAddresses {
   readonly lookup: LookupFunction;
   /** Told of an address that could not be reached; true when the name has another one to try. */
   refused(name: string, address: string): boolean;
