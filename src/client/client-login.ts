@@ -1,5 +1,7 @@
 import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
+import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   effectiveClientIdleTimeout,
@@ -7,11 +9,16 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
+import { PGBOUNCER_VERSION } from '../log/version.ts';
+import type { TrackedValues } from '../server/parameters.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
   MAX_AUTH_BYTES,
+  MAX_CANCEL_BYTES,
   MAX_STARTUP_BYTES,
+  MIN_CANCEL_BYTES,
+  NEWEST_PROTOCOL,
   RequestCode,
 } from '../wire/codes.ts';
 import { decodeStartup, isProtocol3 } from '../wire/decode.ts';
@@ -41,6 +48,9 @@ const MAX_DATABASE_BYTES = 63;
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
 
+/** How the log names what a client asks for by `replication`. */
+const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
+
 const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
 type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
 
@@ -49,8 +59,12 @@ export class ClientLogin {
   readonly #context: ClientContext;
   #stage: LoginStage = LoginStage.startup;
   #request: StartupRequest | null = null;
+  /** Version of the protocol that the client and we speak. */
+  #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
+  /** Setting whose limit this client exceeds, of its database or its user. */
+  #exceeded: string | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -97,6 +111,10 @@ export class ClientLogin {
       return this.#onEncryptionRequest(code, size, end - at);
     }
     if (code === RequestCode.cancel) {
+      if (size < MIN_CANCEL_BYTES || size > MAX_CANCEL_BYTES) {
+        this.#session.close('bad cancel request');
+        return end - at;
+      }
       if (end - at < size) return this.#need(size);
       this.#onCancel(bytes, at, size);
       return end - at;
@@ -127,13 +145,9 @@ export class ClientLogin {
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
     const session = this.#session;
-    if (size !== 16) {
-      session.close('bad cancel request');
-      return;
-    }
     this.#stage = LoginStage.over;
     const packet = Buffer.from(bytes.subarray(at, at + size));
-    this.#context.onCancelRequest(packet, () => session.close('successfully sent cancel request'));
+    session.giveUpCancel = this.#context.onCancelRequest(packet, (reason) => session.close(reason));
   }
 
   /** A message with a type byte: only a password is expected, and only when one was asked for. */
@@ -170,20 +184,22 @@ export class ClientLogin {
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
-    const isNewer = (startup.version & 0xffff) > 0;
-    if (isNewer || request.unknownOptions.length > 0) {
-      session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
+    this.#version = Math.min(startup.version, NEWEST_PROTOCOL);
+    // PostgreSQL 18 takes 3.1, which was never released, at its word too.
+    if (startup.version > NEWEST_PROTOCOL || request.unknownOptions.length > 0) {
+      session.link.write(negotiateProtocolVersion(this.#version, request.unknownOptions));
     }
-    if (request.replication !== 'none') {
-      return session.fatal('replication connections are not supported by this version');
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) {
+      return session.fatal('username too long');
     }
     if (isConsole) this.#onConsole(request);
     else this.#onDatabase(database, request);
   }
 
   /**
-   * Whether this worker serves the client: it has slots for the pool and room below the limits of
-   * clients. If not, the client goes to another worker that may, or is refused when none is left.
+   * Whether this worker goes on with the client: it has slots for the pool and room below the limits
+   * of clients. If not, the client goes to another worker that may. When none is left it is refused,
+   * for its database or user only after what comes before that in the order of checks.
    */
   #staysHere(database: string, asked: string, received: Buffer): boolean {
     const session = this.#session;
@@ -200,17 +216,20 @@ export class ClientLogin {
     const places = context.placesFor(database, user);
     if (limit === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
-    this.#stage = LoginStage.over;
-    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
+    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) {
+      this.#stage = LoginStage.over;
+      return false;
+    }
     if (limit === null) {
       session.fatal('the worker that has a slot for this pool cannot be reached');
-    } else if (limit === 'max_client_conn') {
-      session.fatal('no more connections allowed (max_client_conn)');
-    } else {
-      session.identify('', user);
-      session.fatal(`client connections exceeded (${limit})`);
+      return false;
     }
-    return false;
+    if (limit === 'max_client_conn') {
+      session.fatal('no more connections allowed (max_client_conn)');
+      return false;
+    }
+    this.#exceeded = limit;
+    return true;
   }
 
   get #isAny(): boolean {
@@ -220,12 +239,14 @@ export class ClientLogin {
   #onDatabase(database: string, request: StartupRequest): void {
     const session = this.#session;
     const entry = this.#entry;
-    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
-      return session.fatal('username too long');
     let { user } = request;
     if (this.#isAny) {
       if (entry === null || entry.user === null) return session.fatal('bouncer config error');
       user = entry.user;
+    }
+    if (this.#exceeded !== null) {
+      session.identify('', user);
+      return session.fatal(`client connections exceeded (${this.#exceeded})`);
     }
     session.identify(entry === null ? '' : database, user);
     session.admit();
@@ -255,7 +276,10 @@ export class ClientLogin {
     this.#stage = LoginStage.authenticating;
     if (settings.log_connections) {
       const database = this.#session.databaseName || '(nodb)';
-      this.#session.info(`login attempt: db=${database} user=${user} tls=no replication=no`);
+      const replication = REPLICATION_WORD[this.#request!.replication];
+      this.#session.info(
+        `login attempt: db=${database} user=${user} tls=no replication=${replication}`,
+      );
     }
     this.#auth = startClientAuth({
       method: methodOf(settings.auth_type),
@@ -332,37 +356,58 @@ export class ClientLogin {
     const pool = context.pools.get(database, poolUserOf(entry, session.userName));
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
-    session.tracked = this.#request!.tracked;
+    const request = this.#request!;
+    session.tracked = request.tracked;
+    if (context.index.settings.application_name_add_host) this.#addHost();
+    if (request.replication !== 'none') {
+      const { replication: kind, options } = request;
+      session.replication = { kind, options, given: [...session.tracked] };
+    }
     session.queryWaitTimeout = effectiveQueryWaitTimeout(context.index, entry, session.userName);
     session.idleTimeoutMs = effectiveClientIdleTimeout(context.index, session.userName) * 1000;
     session.becomeNewcomer(pool);
     if (pool.welcome !== null) this.onPoolReady();
-    else pool.enqueue(session);
+    else session.awaitParameters();
   }
 
-  /** The pool's parameters are known: sends the welcome. */
-  onPoolReady(): void {
+  #addHost(): void {
+    const session = this.#session;
+    const name = session.applicationName || 'app';
+    const index = this.#context.tracked.applicationName;
+    session.tracked[index] = `${name} - ${hostOf(session)}:${session.port}`;
+  }
+
+  /**
+   * A server's parameters are known: sends the welcome.
+   * @param welcome all that a server said at its login, by default the pool's first one
+   * @param original its values of tracked parameters
+   */
+  onPoolReady(
+    welcome: ReadonlyMap<string, string> = this.#session.pool!.welcome!,
+    original: TrackedValues = this.#session.pool!.welcomeTracked!,
+  ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
     const pool = session.pool!;
     const { settings } = index;
-    const original = pool.welcomeTracked!;
-    if (settings.application_name_add_host) {
-      const name = session.applicationName || 'app';
-      const host = session.address.includes(':') ? `[${session.address}]` : session.address;
-      session.tracked[tracked.applicationName] = `${name} - ${host}:${session.port}`;
-    }
     const { link } = session;
     link.write(AUTHENTICATION_OK);
-    for (const [name, value] of pool.welcome!) {
-      if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
+    for (const [name, value] of welcome) {
+      // What a pooler behind this one says of itself holds for its clients, not for ours.
+      const isTold = tracked.indexOf(name) === -1 && !name.startsWith('pgbouncer.');
+      if (isTold) link.write(parameterStatus(name, value));
     }
-    for (let i = 0; i < original.length; i++) {
-      session.tracked[i] ??= original[i]!;
-      const value = session.tracked[i]!;
+    const mostPrepared = String(settings.max_prepared_statements);
+    link.write(parameterStatus('pgbouncer.max_prepared_statements', mostPrepared));
+    link.write(parameterStatus('pgbouncer.pool_mode', pool.plan.mode));
+    for (let i = 0; i < tracked.names.length; i++) {
+      const own = original[i]!;
+      if (tracked.isKept[i]) session.tracked[i] ??= own;
+      const value = session.tracked[i] ?? own;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (settings.login_notify_message !== '') {
       link.write(noticeResponse(settings.login_notify_message));
@@ -370,6 +415,12 @@ export class ClientLogin {
     link.write(READY_IDLE);
     this.#stage = LoginStage.over;
     session.becomeReady();
+  }
+
+  /** PgBouncer drops a CancelRequest with a long key, so no client of its peers is given one. */
+  get #keyBytes(): number {
+    const isLong = this.#version === NEWEST_PROTOCOL && !this.#context.index.hasOtherPeers;
+    return isLong ? LONG_KEY_BYTES : KEY_BYTES;
   }
 
   #enterConsole(): void {
@@ -388,13 +439,14 @@ export class ClientLogin {
       session.id,
     );
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of backend.parameters) link.write(parameterStatus(name, value));
     for (let i = 0; i < given.length; i++) {
       const value = given[i]!;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.tracked = given;
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (index.settings.login_notify_message !== '') {
       link.write(noticeResponse(index.settings.login_notify_message));
@@ -414,6 +466,15 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * A client's host as `application_name_add_host` writes it. PgBouncer's `unix(pid@host)` names the
+ * process behind a Unix socket, which Node cannot ask for.
+ */
+function hostOf(session: ClientSession): string {
+  if (session.isUnix) return `unix(@${hostname()})`;
+  return session.address.includes(':') ? `[${session.address}]` : session.address;
 }
 
 function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {

@@ -387,13 +387,13 @@ export class PoolSet {
     for (const pool of this.#pools.values()) {
       const shares =
         pool.database.budget === gone.database.budget || pool.userBudget === gone.userBudget;
-      if (shares && pool.waiting.size > 0) asking.push(pool);
+      if (shares && pool.waitingClients > 0) asking.push(pool);
     }
     if (asking.length === 0) {
       gone.database.budget.isWanted = false;
       gone.userBudget.isWanted = false;
     }
-    asking.sort((a, b) => (a.waiting.first?.waitStart ?? 0) - (b.waiting.first?.waitStart ?? 0));
+    asking.sort((a, b) => a.waitingSince - b.waitingSince);
     for (const pool of asking) pool.serveQueue();
   }
 }

@@ -18,6 +18,8 @@ export class FakeConnection {
   readonly index: number;
   /** Parameters of the StartupMessage, once `expectStartup` has read it. */
   parameters: Readonly<Record<string, string>> = {};
+  /** Version of the protocol that its StartupMessage asks for. */
+  version = 0;
   isClosed = false;
   #bytes: Buffer;
 
@@ -70,7 +72,9 @@ export class FakeConnection {
   /** Reads the StartupMessage and keeps its parameters. */
   async expectStartup(): Promise<void> {
     const size = (await this.bytes(4)).readInt32BE(0);
-    const words = (await this.bytes(size - 4)).toString('utf8', 4).split('\0');
+    const body = await this.bytes(size - 4);
+    this.version = body.readInt32BE(0);
+    const words = body.toString('utf8', 4).split('\0');
     const parameters: Record<string, string> = {};
     for (let at = 0; words[at] !== undefined && words[at] !== ''; at += 2) {
       parameters[words[at]!] = words[at + 1] ?? '';

@@ -247,10 +247,13 @@ test('a server is given the client’s parameters before its first message, in o
   const client = new FakeClient(pool);
   client.tracked[pool.tracked.indexOf('timezone')] = 'europe/paris';
   client.tracked[pool.tracked.indexOf('datestyle')] = 'iso';
-  client.tracked[pool.tracked.indexOf('application_name')] = 'unknown to the server';
+  client.tracked[pool.tracked.indexOf('application_name')] = 'not reported';
   assert.equal(client.ask(), false);
   const backend = opener().last;
-  assert.equal(backend.heardText(), "Q(SET TimeZone='europe/paris';)");
+  assert.equal(
+    backend.heardText(),
+    "Q(SET TimeZone='europe/paris';SET application_name='not reported';)",
+  );
   assert.deepEqual(client.events, []);
   backend.say(says.commandComplete('SET'), says.parameterStatus('TimeZone', 'Europe/Paris'));
   backend.say(says.ready());
