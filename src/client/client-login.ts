@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
 import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -8,6 +9,8 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
+import { PGBOUNCER_VERSION } from '../log/version.ts';
+import type { TrackedValues } from '../server/parameters.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -44,6 +47,9 @@ const MAX_USER_BYTES = 128;
 const MAX_DATABASE_BYTES = 63;
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
+
+/** How the log names what a client asks for by `replication`. */
+const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
 
 const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
 type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
@@ -186,9 +192,6 @@ export class ClientLogin {
     if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) {
       return session.fatal('username too long');
     }
-    if (request.replication !== 'none') {
-      return session.fatal('replication connections are not supported by this version');
-    }
     if (isConsole) this.#onConsole(request);
     else this.#onDatabase(database, request);
   }
@@ -273,7 +276,10 @@ export class ClientLogin {
     this.#stage = LoginStage.authenticating;
     if (settings.log_connections) {
       const database = this.#session.databaseName || '(nodb)';
-      this.#session.info(`login attempt: db=${database} user=${user} tls=no replication=no`);
+      const replication = REPLICATION_WORD[this.#request!.replication];
+      this.#session.info(
+        `login attempt: db=${database} user=${user} tls=no replication=${replication}`,
+      );
     }
     this.#auth = startClientAuth({
       method: methodOf(settings.auth_type),
@@ -350,34 +356,55 @@ export class ClientLogin {
     const pool = context.pools.get(database, poolUserOf(entry, session.userName));
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
-    session.tracked = this.#request!.tracked;
+    const request = this.#request!;
+    session.tracked = request.tracked;
+    if (context.index.settings.application_name_add_host) this.#addHost();
+    if (request.replication !== 'none') {
+      const { replication: kind, options } = request;
+      session.replication = { kind, options, given: [...session.tracked] };
+    }
     session.queryWaitTimeout = effectiveQueryWaitTimeout(context.index, entry, session.userName);
     session.idleTimeoutMs = effectiveClientIdleTimeout(context.index, session.userName) * 1000;
     session.becomeNewcomer(pool);
     if (pool.welcome !== null) this.onPoolReady();
-    else pool.enqueue(session);
+    else session.awaitParameters();
   }
 
-  /** The pool's parameters are known: sends the welcome. */
-  onPoolReady(): void {
+  #addHost(): void {
+    const session = this.#session;
+    const name = session.applicationName || 'app';
+    const index = this.#context.tracked.applicationName;
+    session.tracked[index] = `${name} - ${hostOf(session)}:${session.port}`;
+  }
+
+  /**
+   * A server's parameters are known: sends the welcome.
+   * @param welcome all that a server said at its login, by default the pool's first one
+   * @param original its values of tracked parameters
+   */
+  onPoolReady(
+    welcome: ReadonlyMap<string, string> = this.#session.pool!.welcome!,
+    original: TrackedValues = this.#session.pool!.welcomeTracked!,
+  ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
     const pool = session.pool!;
     const { settings } = index;
-    const original = pool.welcomeTracked!;
-    if (settings.application_name_add_host) {
-      const name = session.applicationName || 'app';
-      const host = session.address.includes(':') ? `[${session.address}]` : session.address;
-      session.tracked[tracked.applicationName] = `${name} - ${host}:${session.port}`;
-    }
     const { link } = session;
     link.write(AUTHENTICATION_OK);
-    for (const [name, value] of pool.welcome!) {
-      if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
+    for (const [name, value] of welcome) {
+      // What a pooler behind this one says of itself holds for its clients, not for ours.
+      const isTold = tracked.indexOf(name) === -1 && !name.startsWith('pgbouncer.');
+      if (isTold) link.write(parameterStatus(name, value));
     }
-    for (let i = 0; i < original.length; i++) {
-      session.tracked[i] ??= original[i]!;
-      const value = session.tracked[i]!;
+    const mostPrepared = String(settings.max_prepared_statements);
+    link.write(parameterStatus('pgbouncer.max_prepared_statements', mostPrepared));
+    link.write(parameterStatus('pgbouncer.pool_mode', pool.plan.mode));
+    for (let i = 0; i < tracked.names.length; i++) {
+      const own = original[i]!;
+      if (tracked.isKept[i]) session.tracked[i] ??= own;
+      const value = session.tracked[i] ?? own;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.cancelKey = cancelKeys.add(session, this.#keyBytes);
@@ -412,6 +439,7 @@ export class ClientLogin {
       session.id,
     );
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of backend.parameters) link.write(parameterStatus(name, value));
     for (let i = 0; i < given.length; i++) {
       const value = given[i]!;
@@ -438,6 +466,15 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * A client's host as `application_name_add_host` writes it. PgBouncer's `unix(pid@host)` names the
+ * process behind a Unix socket, which Node cannot ask for.
+ */
+function hostOf(session: ClientSession): string {
+  if (session.isUnix) return `unix(@${hostname()})`;
+  return session.address.includes(':') ? `[${session.address}]` : session.address;
 }
 
 function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {

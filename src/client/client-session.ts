@@ -1,8 +1,9 @@
 import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
-import type { PoolClient } from '../pool/pool-client.ts';
+import type { PoolClient, ServerSource } from '../pool/pool-client.ts';
+import type { ReplicationRequest } from '../pool/replication.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
 import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
 import { Outcome, type Translation } from '../prepared/translator.ts';
@@ -18,6 +19,7 @@ import {
   errorResponse,
   noticeResponse,
   PARSE_COMPLETE,
+  parameterStatus,
   READY_IDLE,
 } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
@@ -60,6 +62,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   state: ClientState = ClientState.login;
   server: ServerConnection | null = null;
   pool: Pool | null = null;
+  /** Set before it has a pool; a replication connection keeps its server to the end. */
+  replication: ReplicationRequest | null = null;
   tracked: TrackedValues;
   /** What the client is told to cancel with. */
   cancelKey: Buffer = Buffer.alloc(0);
@@ -190,6 +194,15 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     pool.clients++;
   }
 
+  get #source(): ServerSource {
+    return this.replication === null ? this.pool! : this.pool!.replication;
+  }
+
+  /** Waits for a server that tells the parameters of the welcome. */
+  awaitParameters(): void {
+    this.#source.enqueue(this);
+  }
+
   /** The welcome has been sent. */
   becomeReady(): void {
     this.state = ClientState.ready;
@@ -227,12 +240,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** Sends a FATAL and closes. */
   refuse(sqlstate: string, text: string): void {
     if (this.isClosed) return;
-    if (this.#context.index.settings.log_pooler_errors) {
-      log.warning(this.prefixed(`pooler error: ${text}`));
-    }
     // Behind half a message the FATAL would be read as the other half.
     if (!this.server?.isMidReply) this.link.write(errorResponse('FATAL', sqlstate, text));
     this.close(text);
+    // Behind the line of the closing, as PgBouncer writes it.
+    if (this.#context.index.settings.log_pooler_errors) {
+      log.warning(this.prefixed(`pooler error: ${text}`));
+    }
   }
 
   /** FATAL with PgBouncer's usual SQLSTATE. */
@@ -250,7 +264,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.state = ClientState.closed;
     const { pool } = this;
     if (pool !== null) {
-      pool.leave(this);
+      this.#source.leave(this);
       pool.clients--;
     }
     this.#walker.abort();
@@ -292,8 +306,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.close('client unexpected eof');
   }
 
-  onClose(): void {
-    this.close('client unexpected eof');
+  onClose(error: Error | null): void {
+    this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink
@@ -308,7 +322,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
     switch (type) {
       case ClientMessage.Query:
-        if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
+        if (this.#context.index.settings.disable_pqexec) return this.#onForbiddenQuery();
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
         if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
@@ -338,7 +352,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Terminate:
         return Action.rewrite;
       default:
-        return this.#broken('unknown pkt');
+        return this.#onUnknownMessage(type);
     }
   }
 
@@ -405,6 +419,25 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.link.isFull) this.onFull();
   }
 
+  onOwnServer(server: ServerConnection): void {
+    if (this.#login !== null) {
+      // The server's own spelling of what the client asked for.
+      for (const [index, value] of server.tracked.entries()) {
+        if (value !== null) this.tracked[index] = value;
+      }
+      this.#login.onPoolReady(server.loginParameters, server.tracked);
+      return;
+    }
+    // The welcome told what other connections of the pool are like.
+    for (const [name, value] of server.loginParameters) {
+      const index = this.#context.tracked.indexOf(name);
+      const told = index === -1 ? this.pool!.welcome?.get(name) : this.tracked[index];
+      if (told !== value) this.link.write(parameterStatus(name, value));
+      if (index !== -1) this.tracked[index] = value;
+    }
+    this.onServer();
+  }
+
   onServerFree(): void {
     // Its server may have stopped it, and can let it go on no more.
     if (!this.link.isFull && !this.link.isHeld) this.link.resume();
@@ -412,7 +445,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
   cancelWaiting(): void {
-    this.pool!.leave(this);
+    this.#source.leave(this);
     this.queryStart = 0;
     this.transactionStart = 0;
     this.#discard = Discard.request;
@@ -420,7 +453,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   onCancelGone(server: ServerConnection): void {
-    (server.owner as Pool).onCancelsGone(server);
+    server.owner.onCancelsGone(server);
   }
 
   onPoolReady(): void {
@@ -468,11 +501,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.#isAnsweredHere = false;
       this.queryStart = clock.now;
       this.transactionStart = clock.now;
-      if (!this.pool!.acquire(this)) {
+      if (!this.#source.acquire(this)) {
         if (!this.isClosed) this.link.hold();
         return false;
       }
-    } else if (this.server.isReady) {
+    } else {
       if (this.queryStart === 0) this.queryStart = clock.now;
       if (this.transactionStart === 0) this.transactionStart = clock.now;
     }
@@ -480,7 +513,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get #translates(): boolean {
-    return this.pool!.plan.maxPreparedStatements > 0;
+    return this.pool!.plan.maxPreparedStatements > 0 && this.replication === null;
   }
 
   /** Parse, Bind, Describe or Close: of named statements, the names are translated. */
@@ -637,8 +670,22 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** The rest of a message that was half sent has gone by: the server, long ready, can be given back. */
   #settleLateMessage(server: ServerConnection): void {
     const isFree = server.isAtRest && !server.isRunningOwn;
-    if (!isFree || this.isMidRequest || this.pool!.plan.mode === 'session') return;
+    if (!isFree || this.isMidRequest || this.#keepsServer) return;
     if (!server.isInTransaction) this.pool!.giveBack(this, server);
+  }
+
+  get #keepsServer(): boolean {
+    return this.replication !== null || this.pool!.plan.mode === 'session';
+  }
+
+  #onForbiddenQuery(): Action {
+    log.error(this.prefixed('client used "Query" packet type'));
+    return this.#broken('PQexec disallowed');
+  }
+
+  #onUnknownMessage(type: number): Action {
+    log.error(this.prefixed(`unknown pkt from client: ${type}/0x${type.toString(16)}`));
+    return this.#broken('unknown pkt');
   }
 
   /** Ends the session once the messages before this one have been sent on. */

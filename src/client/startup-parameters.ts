@@ -16,6 +16,8 @@ export interface StartupRequest {
   /** `_pq_.` options, all of them unknown. */
   readonly unknownOptions: readonly string[];
   readonly replication: 'none' | 'logical' | 'physical';
+  /** The parameter `options` as it came, which only replication connections pass on; null: none. */
+  readonly options: string | null;
 }
 
 /** A startup packet that is refused, with the text of its FATAL. */
@@ -40,21 +42,24 @@ export function readStartup(
   const replication = replicationIn(parameters);
   const values = tracked.none();
   const unknownOptions: string[] = [];
+  let options: string | null = null;
   for (const [name, value] of parameters) {
     const index = tracked.indexOf(name);
     if (name === 'user') user = value;
     else if (name === 'database') database = value;
     else if (name === 'options') {
+      options = value;
       const isRead = replication === 'none';
       const refusal = isRead ? readOptions(value, tracked, ignored, values) : null;
       if (refusal !== null) return { refusal };
     } else if (name === 'replication') continue;
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
+    else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
-    else if (!ignored.has(name)) return { refusal: `unsupported startup parameter: ${name}` };
+    else return { refusal: `unsupported startup parameter: ${name}` };
   }
   const applicationName = values[tracked.applicationName] ?? null;
-  return { user, database, applicationName, tracked: values, unknownOptions, replication };
+  return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
 }
 
 /** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal's text or null. */
@@ -85,8 +90,9 @@ function readOptions(
     if (equals === -1) return OPTIONS_FORM;
     const name = token.slice(0, equals);
     const index = tracked.indexOf(name);
+    if (ignored.has(name)) continue;
     if (index !== -1) values[index] = token.slice(equals + 1);
-    else if (!ignored.has(name) && !ignored.has('options')) {
+    else if (!ignored.has('options')) {
       return `unsupported startup parameter in options: ${name}`;
     }
   }

@@ -1,6 +1,17 @@
 import type { LinkedClient, ServerConnection } from '../server/server-connection.ts';
 import type { Listed } from '../util/list.ts';
 import type { Pool } from './pool.ts';
+import type { ReplicationRequest } from './replication.ts';
+
+/** Where a client gets its server: from its pool, or from what the pool has for replication. */
+export interface ServerSource {
+  /** True when the client has a server now; false when it waits or has been refused. */
+  acquire(client: PoolClient): boolean;
+  /** Puts the client in the queue and sees to it that a server comes. */
+  enqueue(client: PoolClient, since?: number): void;
+  /** The client is going: takes it out of the queue or off its server. */
+  leave(client: PoolClient): void;
+}
 
 /** A client session, as its pool sees it. */
 export interface PoolClient extends LinkedClient, Listed<PoolClient> {
@@ -12,6 +23,8 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   server: ServerConnection | null;
   /** It has been told that it may send queries. */
   readonly isWelcomed: boolean;
+  /** It is a replication connection; null: an ordinary one. */
+  readonly replication: ReplicationRequest | null;
   /** When the query in hand began, milliseconds of the coarse clock; 0: none. */
   queryStart: number;
   /** When it was queued, milliseconds of the coarse clock. */
@@ -29,6 +42,8 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   onServerFree(): void;
   /** It has a server and may go on. */
   onServer(): void;
+  /** The connection that was opened for it alone has logged in and is linked. */
+  onOwnServer(server: ServerConnection): void;
   /** The pool has learnt its server's parameters: the login can be finished. */
   onPoolReady(): void;
   /** It has waited for long: PgBouncer's notice. */

@@ -2,7 +2,7 @@ import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
-import { settingStatements } from '../server/parameters.ts';
+import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
 import {
   type ServerConnection,
   type ServerOwner,
@@ -11,16 +11,19 @@ import {
 import type { Refusal } from '../server/server-login.ts';
 import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
-import type { PoolClient } from './pool-client.ts';
+import type { PoolClient, ServerSource } from './pool-client.ts';
+import { ReplicationServers } from './replication.ts';
 
 /**
  * The connections of one database and one server-side user, and the clients that wait for them.
  * Clients come with `acquire`, are linked by `link`, and give their server back at a transaction's
  * end (`onReady`) or when they leave (`leave`). A freed server goes to the client that has waited
- * longest before anybody else sees it.
+ * longest before anybody else sees it. Clients that replicate have servers of their own, which count
+ * as the pool's: see `replication.ts`.
  *
  *   opening -> idle <-> linked -> (held by a cancel | reset | parked for a check) -> idle
  *
@@ -52,7 +55,8 @@ export interface PoolOptions {
   readonly onServerEnd: (server: ServerConnection) => void;
 }
 
-export class Pool implements ServerOwner {
+export class Pool implements ServerOwner, ServerSource {
+  readonly replicationKind = 'none';
   readonly database: Database;
   readonly user: string;
   readonly tracked: TrackedNames;
@@ -73,6 +77,7 @@ export class Pool implements ServerOwner {
   readonly closing = new List<ServerConnection>();
   /** Clients that wait for a server, the longest first; those without their welcome among them. */
   readonly waiting = new List<PoolClient>();
+  readonly replication: ReplicationServers = new ReplicationServers(this);
   /** Logged-in clients of this pool, waiting ones included. */
   clients = 0;
   isPaused = false;
@@ -131,6 +136,10 @@ export class Pool implements ServerOwner {
     this.#onSlotFree = wiring.onSlotFree;
   }
 
+  get forbidsTransactions(): boolean {
+    return this.plan.mode === 'statement';
+  }
+
   get userBudget(): Budget {
     return this.#userBudget;
   }
@@ -155,6 +164,22 @@ export class Pool implements ServerOwner {
 
   get hasRoom(): boolean {
     return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
+  }
+
+  /** Another connection would exceed a limit. */
+  get isFull(): boolean {
+    return !this.hasRoom || !this.database.budget.hasRoom || !this.#userBudget.hasRoom;
+  }
+
+  /** Clients that wait for a server. */
+  get waitingClients(): number {
+    return this.waiting.size + this.replication.waiting.size;
+  }
+
+  /** Since when the client has waited that has waited longest; Infinity: nobody waits. */
+  get waitingSince(): number {
+    const since = this.waiting.first?.waitStart ?? Number.POSITIVE_INFINITY;
+    return Math.min(since, this.replication.waiting.first?.waitStart ?? since);
   }
 
   /** A client that came now would be given a server at once. */
@@ -183,25 +208,44 @@ export class Pool implements ServerOwner {
       const server = this.#takeIdle();
       if (server !== null) return this.link(client, server);
     }
-    if (client.isWelcomed && this.#failsFast()) {
-      client.refuse(
-        '08P01',
-        `server login has been failing, cached error: ${this.#failure} (server_login_retry)`,
-      );
-      this.open();
-      return false;
-    }
+    if (this.refusesToQueue(client)) return false;
     this.enqueue(client);
     // A parked server that needs no check has come at once: nothing will call the client back.
     return client.server !== null && !client.server.isRunningOwn;
   }
 
+  /** Refuses a client that would wait in vain, and returns true. */
+  refusesToQueue(client: PoolClient): boolean {
+    if (this.isShuttingDown) {
+      client.refuse('08P01', 'server shutting down');
+      return true;
+    }
+    if (!client.isWelcomed || !this.#failsFast()) return false;
+    client.refuse(
+      '08P01',
+      `server login has been failing, cached error: ${this.#failure} (server_login_retry)`,
+    );
+    this.open();
+    return true;
+  }
+
   /** Puts the client at the end of the queue and sees to it that a server comes. */
   enqueue(client: PoolClient, since = clock.now): void {
+    this.startWait(client, this.waiting, since);
+  }
+
+  /** The same for a queue of this pool. */
+  startWait(client: PoolClient, queue: List<PoolClient>, since: number): void {
     client.waitStart = since;
     client.hasBeenNotified = false;
-    this.waiting.append(client);
+    queue.append(client);
     this.serveQueue();
+  }
+
+  /** The client in `queue` has got a server. */
+  endWait(client: PoolClient, queue: List<PoolClient>): void {
+    queue.remove(client);
+    this.traffic.waitUs += (clock.now - client.waitStart) * 1000;
   }
 
   /**
@@ -209,27 +253,19 @@ export class Pool implements ServerOwner {
    * being applied first, after which `onServer` is called.
    */
   link(client: PoolClient, server: ServerConnection): boolean {
-    if (client.list === this.waiting) {
-      this.waiting.remove(client);
-      this.traffic.waitUs += (clock.now - client.waitStart) * 1000;
-    }
-    this.#place(server, ServerState.active, this.linked, false);
+    if (client.list === this.waiting) this.endWait(client, this.waiting);
+    this.place(server, ServerState.active, this.linked, false);
     server.client = client;
     client.server = server;
     this.traffic.serverAssignments++;
-    const sql = settingStatements(this.tracked, client.tracked, server.tracked);
+    const sql = settingStatements(this.tracked, client.tracked, server);
     if (sql === '') return true;
     server.runOwn(sql, (hasFailed) => {
       if (hasFailed) {
         server.close('invalid server parameter');
         return;
       }
-      // The server's own spelling is kept, so that equal values are not applied again.
-      for (let i = 0; i < server.tracked.length; i++) {
-        if (client.tracked[i] !== null && server.tracked[i] !== null) {
-          client.tracked[i] = server.tracked[i]!;
-        }
-      }
+      onSettingsApplied(client.tracked, server);
       client.onServer();
     });
     return false;
@@ -260,14 +296,16 @@ export class Pool implements ServerOwner {
 
   // ServerOwner
 
+  onLoginBegin(): readonly [string, string][] {
+    return [];
+  }
+
   onReady(server: ServerConnection): void {
     const client = server.client as PoolClient | null;
     if (client === null) return;
-    if (server.requests.size === 0) this.#count(client, server);
-    if (this.plan.mode === 'statement' && server.isInTransaction) {
-      server.close('transaction blocks not allowed in statement pooling mode');
-      return;
-    }
+    if (server.requests.size === 0) this.count(client, server);
+    // The next query of a pipeline begins here, or `query_timeout` would add all of them up.
+    else if (this.plan.queryTimeoutMs > 0) client.queryStart = clock.now;
     if (this.#keepsServer(server)) {
       if (server.isCloseNeeded) this.#closeFast(server);
       return;
@@ -296,8 +334,8 @@ export class Pool implements ServerOwner {
     this.#release(server);
   }
 
-  /** Counts what ended with this ReadyForQuery. */
-  #count(client: PoolClient, server: ServerConnection): void {
+  /** Counts what ended with this ReadyForQuery, the last that was outstanding. */
+  count(client: PoolClient, server: ServerConnection): void {
     const { traffic } = this;
     if (client.queryStart > 0) {
       traffic.queries++;
@@ -312,8 +350,7 @@ export class Pool implements ServerOwner {
   }
 
   onLogin(server: ServerConnection): void {
-    this.#hasLoginFailed = false;
-    this.#options.onServerOpen(server);
+    this.noteLogin(server);
     if (this.welcome === null) {
       this.welcome = new Map(server.loginParameters);
       this.welcomeTracked = [...server.tracked];
@@ -329,9 +366,7 @@ export class Pool implements ServerOwner {
   }
 
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
-    this.#hasLoginFailed = true;
-    this.#failure = cut(reason, MAX_CACHED_REASON_BYTES);
-    this.#opener.onFailed();
+    this.noteLoginFailure(reason);
     if (refusal === null || refusal.sqlstate === '57P03') return;
     server.info(`login failed: ${refusal.message}`);
     if (this.connected > 0 && this.welcome !== null) return;
@@ -342,6 +377,19 @@ export class Pool implements ServerOwner {
     server.info('server refuses protocol version 3.2, 3.0 is tried');
     // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
     this.#attemptAt = Number.NEGATIVE_INFINITY;
+  }
+
+  /** A connection has logged in. */
+  noteLogin(server: ServerConnection): void {
+    this.#hasLoginFailed = false;
+    this.#options.onServerOpen(server);
+  }
+
+  /** A connection could not be made: for a while no other is tried. */
+  noteLoginFailure(reason: string): void {
+    this.#hasLoginFailed = true;
+    this.#failure = cutText(reason, MAX_CACHED_REASON_BYTES);
+    this.#opener.onFailed();
   }
 
   onClosing(server: ServerConnection): void {
@@ -367,17 +415,20 @@ export class Pool implements ServerOwner {
     } else if (server.isMidReply) {
       // The rest would go to whoever is linked next.
       server.close('client disconnect before everything was sent to the server');
-    } else if (server.isCloseNeeded) {
-      server.close('close_needed');
+    } else if (!server.isReady) {
+      server.close('idle server got dirty');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
+    } else if (server.isCloseNeeded) {
+      server.close('close_needed');
     } else if (server.cancelsInFlight > 0) {
-      this.#place(server, ServerState.held, this.held, false);
+      this.place(server, ServerState.held, this.held, false);
     } else if (plan.resetQuery !== null) {
       this.#runReset(server, plan.resetQuery);
     } else if (plan.checkDelayMs === 0 && plan.checkQuery !== null) {
-      this.#place(server, ServerState.used, this.used, true);
+      this.place(server, ServerState.used, this.used, true);
       this.serveQueue();
+      if (server.state === ServerState.used) this.#offerSlot();
     } else {
       this.#makeUsable(server);
     }
@@ -389,8 +440,9 @@ export class Pool implements ServerOwner {
   }
 
   #runReset(server: ServerConnection, sql: string): void {
-    this.#place(server, ServerState.tested, this.tested, false);
+    this.place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
+      onUnreportedReset(server);
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
       this.serveQueue();
@@ -407,19 +459,30 @@ export class Pool implements ServerOwner {
       server.close('close_needed');
       return;
     }
+    if (this.replication.claimsSlot) {
+      server.close('evicted');
+      return;
+    }
     const client = this.waiting.first;
     if (client !== null) {
       if (this.link(client, server)) client.onServer();
       return;
     }
     const atFront = !this.plan.isRoundRobin;
-    this.#place(server, ServerState.idle, this.idle, atFront);
+    this.place(server, ServerState.idle, this.idle, atFront);
+    this.#offerSlot();
+  }
+
+  /** A connection has become free that nobody here waits for: one that needs its slot may evict it. */
+  #offerSlot(): void {
+    if (this.database.budget.isWanted || this.#userBudget.isWanted) this.#onSlotFree(this);
   }
 
   #takeIdle(): ServerConnection | null {
     for (let server = this.idle.first; server !== null; server = this.idle.first) {
-      if (!server.isCloseNeeded) return server;
-      server.close('obsolete connection');
+      if (server.isCloseNeeded) server.close('obsolete connection');
+      else if (!server.isReady) server.close('idle server got dirty');
+      else return server;
     }
     return null;
   }
@@ -427,6 +490,7 @@ export class Pool implements ServerOwner {
   /** Sees to it that the clients in the queue get servers: idle ones, checked ones, new ones. */
   serveQueue(): void {
     if (this.isPaused) return;
+    if (this.replication.isFirst) this.replication.serve();
     while (this.waiting.first !== null) {
       const client = this.waiting.first;
       if (!client.isWelcomed && this.welcome === null) break;
@@ -437,22 +501,27 @@ export class Pool implements ServerOwner {
         client.onPoolReady();
       } else if (this.link(client, server)) client.onServer();
     }
-    if (this.waiting.size === 0) return;
-    if (this.tested.size > 0) return;
-    if (this.used.first !== null) this.#check(this.used.first);
-    else this.open();
+    // Each server that is being tested will be for one of those who wait.
+    while (this.waiting.size > this.tested.size && this.used.first !== null) {
+      this.#check(this.used.first);
+    }
+    if (this.waiting.size > this.tested.size) this.open();
+    this.replication.serve();
   }
 
   /** Runs the check query on a server that has been idle for long; it is usable after that. */
   #check(server: ServerConnection): void {
     const { checkQuery, checkDelayMs } = this.plan;
-    this.#place(server, ServerState.tested, this.tested, false);
+    if (!server.isReady) {
+      server.close('idle server got dirty');
+      return;
+    }
+    this.place(server, ServerState.tested, this.tested, false);
     if (
       checkQuery === null ||
       (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
     ) {
       this.#makeUsable(server);
-      this.serveQueue();
       return;
     }
     server.runOwn(checkQuery, () => {
@@ -467,31 +536,45 @@ export class Pool implements ServerOwner {
    * @param mayEvict an idle connection of another pool may be closed to make room below a limit
    */
   open(mayEvict = true): void {
-    if (this.opening.size > 0 || this.isPaused || this.isShuttingDown) return;
-    if (this.#hasLoginFailed && clock.now - this.#attemptAt < this.plan.loginRetryMs) return;
-    if (!this.hasRoom && !this.#mayUseReserve()) return;
-    const { budget } = this.database;
-    const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
-    if (full !== null) {
-      // An evicted connection holds its slot until its end of file; `onGone` comes back here.
-      if (mayEvict) this.#evictFor(this, full);
-      return;
-    }
-    budget.take();
-    this.#userBudget.take();
-    this.#attemptAt = clock.now;
-    const server = this.#opener.open(this, this.#credentials());
-    this.opening.append(server);
+    if (this.canAttempt && this.hasSlotFor(this.waiting.first, mayEvict)) this.start(this);
   }
 
-  #mayUseReserve(): boolean {
+  /** Nothing but a limit stands against another connection attempt. */
+  get canAttempt(): boolean {
+    if (this.opening.size > 0 || this.isPaused || this.isShuttingDown) return false;
+    return !this.#hasLoginFailed || clock.now - this.#attemptAt >= this.plan.loginRetryMs;
+  }
+
+  /** Whether the limits allow one more connection, for the client that has waited longest or none. */
+  hasSlotFor(first: PoolClient | null, mayEvict: boolean): boolean {
+    if (!this.hasRoom && !this.#mayUseReserve(first)) return false;
+    const { budget } = this.database;
+    const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
+    if (full === null) return true;
+    // An evicted connection holds its slot until its end of file; `onGone` comes back here.
+    if (mayEvict) {
+      full.isWanted = true;
+      this.#evictFor(this, full);
+    }
+    return false;
+  }
+
+  /** Takes a slot and starts a connection attempt of `owner`, this pool or one of its clients. */
+  start(owner: ServerOwner): ServerConnection {
+    if (!this.hasRoom) log.warning('taking connection from reserve_pool');
+    this.database.budget.take();
+    this.#userBudget.take();
+    this.#attemptAt = clock.now;
+    const server = this.#opener.open(owner, this.#credentials());
+    this.opening.append(server);
+    return server;
+  }
+
+  #mayUseReserve(first: PoolClient | null): boolean {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
-    const first = this.waiting.first;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    if (this.total >= size + reserveSize) return false;
-    log.warning('taking connection from reserve_pool');
-    return true;
+    return this.total + (this.predecessor?.total ?? 0) < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -512,9 +595,11 @@ export class Pool implements ServerOwner {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection, if there is one. */
-  evictIdle(): void {
-    this.#oldestFree()?.close('evicted');
+  /** Closes the least recently used idle connection; false when there is none. */
+  evictIdle(): boolean {
+    const server = this.#oldestFree();
+    server?.close('evicted');
+    return server !== null;
   }
 
   /** A connection that was free has been told to end, so that its slot is about to come free. */
@@ -552,7 +637,13 @@ export class Pool implements ServerOwner {
   shutDown(): void {
     this.isShuttingDown = true;
     this.pause();
-    for (const client of this.waiting) client.refuse('08P01', 'server shutting down');
+    for (const client of this.#queued()) client.refuse('08P01', 'server shutting down');
+  }
+
+  /** All clients that wait, whatever for; the one in hand may leave. */
+  *#queued(): Generator<PoolClient> {
+    yield* this.waiting;
+    yield* this.replication.waiting;
   }
 
   resume(): void {
@@ -570,7 +661,8 @@ export class Pool implements ServerOwner {
     for (const list of [this.linked, this.tested, this.held]) {
       for (const server of list) server.isCloseNeeded = true;
     }
-    for (const list of [this.opening, this.idle, this.used]) {
+    for (const server of this.opening) server.close('connect string changed');
+    for (const list of [this.idle, this.used]) {
       for (const server of list) server.close('close_needed');
     }
     this.serveQueue();
@@ -602,6 +694,7 @@ export class Pool implements ServerOwner {
     this.plan = { ...this.plan, minSize: 0 };
     if (successor === null) return;
     for (const client of this.waiting) this.moveOn(client);
+    this.replication.moveOn();
   }
 
   get isRetired(): boolean {
@@ -611,14 +704,16 @@ export class Pool implements ServerOwner {
   /** Gives a client without a server to the pool where it belongs now, and returns that. */
   moveOn(client: PoolClient): Pool {
     const next = this.#successor!(client);
-    const isWaiting = client.list === this.waiting;
-    this.waiting.remove(client);
+    const isReplication = client.replication !== null;
+    const queue = isReplication ? this.replication.waiting : this.waiting;
+    const isWaiting = client.list === queue;
+    queue.remove(client);
     this.clients--;
     next.clients++;
     client.pool = next;
     if (!isWaiting) return next;
     if (!client.isWelcomed && next.welcome !== null) client.onPoolReady();
-    else next.enqueue(client, client.waitStart);
+    else (isReplication ? next.replication : next).enqueue(client, client.waitStart);
     return next;
   }
 
@@ -656,6 +751,7 @@ export class Pool implements ServerOwner {
   /** Everything that time alone brings about. `now` is the coarse clock's. */
   tick(now: number): void {
     this.#tickServers(now);
+    this.replication.tick();
     this.#tickClients(now);
     this.#tickSize();
     this.serveQueue();
@@ -670,16 +766,8 @@ export class Pool implements ServerOwner {
       // It has not answered for so long that its end of file cannot be waited for.
       server.abandon();
     }
-    for (const list of [this.idle, this.used]) {
-      for (const server of list) {
-        if (server.isCloseNeeded) server.close('close_needed');
-        else if (plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
-          this.#closeForLifetime(server);
-        } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
-        else if (this.#needsCheck(server, now)) {
-          this.#place(server, ServerState.used, this.used, true);
-        }
-      }
+    for (const list of [this.used, this.tested, this.idle]) {
+      for (const server of list) this.#tickUnused(server, now);
     }
     for (const server of this.closing) {
       this.#tickClosing(server, now);
@@ -692,6 +780,20 @@ export class Pool implements ServerOwner {
     for (const server of this.linked) {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
+    }
+  }
+
+  /** A server without a client; one that is tested has taken its time over that. */
+  #tickUnused(server: ServerConnection, now: number): void {
+    const isTested = server.state === ServerState.tested;
+    if (server.isCloseNeeded) server.close('close_needed');
+    else if (!server.isReady && !isTested) {
+      server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
+    } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
+    else if (this.plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
+      this.#closeForLifetime(server);
+    } else if (this.#needsCheck(server, now)) {
+      this.place(server, ServerState.used, this.used, true);
     }
   }
 
@@ -715,18 +817,18 @@ export class Pool implements ServerOwner {
     if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
       server.close('query timeout');
     } else if (
-      transactionMs > 0 &&
-      transactionStart > 0 &&
-      now - transactionStart > transactionMs
-    ) {
-      server.close('transaction timeout');
-    } else if (
       idleTransactionMs > 0 &&
       server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
       server.close('idle transaction timeout');
+    } else if (
+      transactionMs > 0 &&
+      transactionStart > 0 &&
+      now - transactionStart > transactionMs
+    ) {
+      server.close('transaction timeout');
     }
   }
 
@@ -744,13 +846,13 @@ export class Pool implements ServerOwner {
 
   #tickClients(now: number): void {
     const { waitNotifyMs, queryTimeoutMs } = this.plan;
-    for (const client of this.waiting) {
+    for (const client of this.#queued()) {
       const waited = now - client.waitStart;
       const limit = client.queryWaitTimeout * 1000;
-      if (limit > 0 && waited > limit) {
-        client.refuse('08P01', 'query_wait_timeout');
-      } else if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
+      if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
         client.refuse('08P01', 'query_timeout');
+      } else if (limit > 0 && waited > limit) {
+        client.refuse('08P01', 'query_wait_timeout');
       } else if (
         waitNotifyMs > 0 &&
         client.isWelcomed &&
@@ -780,7 +882,8 @@ export class Pool implements ServerOwner {
     }
   }
 
-  #place(
+  /** The only one that moves a server from list to list. */
+  place(
     server: ServerConnection,
     state: ServerState,
     list: List<ServerConnection>,
@@ -792,19 +895,10 @@ export class Pool implements ServerOwner {
   }
 }
 
-/** Why the server of a client that leaves cannot be used by another; null: it can. */
+/** Why the server of a client that leaves cannot be used by another (PgBouncer's words); null: it can. */
 function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
   if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
-    return server.requests.size > 1
-      ? 'client disconnected with queries in progress'
-      : 'client disconnected with query in progress';
+    return 'client disconnect while server was not ready';
   }
-  if (server.requests.size > 0) return 'client disconnect while server was not ready';
-  return null;
-}
-
-function cut(text: string, maxBytes: number): string {
-  return Buffer.byteLength(text) <= maxBytes
-    ? text
-    : Buffer.from(text).toString('utf8', 0, maxBytes);
+  return server.requests.size > 0 ? 'client disconnected with query in progress' : null;
 }

@@ -42,6 +42,8 @@ export type LoginStep =
 export interface Refusal {
   readonly sqlstate: string;
   readonly message: string;
+  /** The server's; null when the words are ours. */
+  readonly severity: string | null;
 }
 
 const NOTHING: LoginStep = { kind: 'nothing' };
@@ -54,9 +56,12 @@ export class ServerLogin {
   #asked = 0;
   #isAnswered = false;
   #isConnectQueryDue: boolean;
+  #hasSentQuery = false;
   #isAuthenticated = false;
   /** Parameters as the server reported them, in order; a later report replaces the value. */
   readonly parameters = new Map<string, string>();
+  /** Names of those that `connect_query` changed. */
+  readonly changedByQuery = new Set<string>();
   /** Bytes of BackendKeyData: process id and secret key. Empty until told. */
   key: Buffer = Buffer.alloc(0);
   /** Text of an error that `connect_query` raised; null: none. */
@@ -67,11 +72,11 @@ export class ServerLogin {
     this.#isConnectQueryDue = plan.connectQuery !== null && plan.connectQuery !== '';
   }
 
-  /** The StartupMessage. */
-  begin(): Buffer {
+  /** The StartupMessage, with `more` parameters behind the plan's. */
+  begin(more: readonly (readonly [string, string])[] = []): Buffer {
     const { host, versions, startup } = this.#plan;
     this.#asked = versions.toAsk(host);
-    return startupMessage(this.#asked, startup);
+    return startupMessage(this.#asked, [...startup, ...more]);
   }
 
   /** The server has closed. True: it has not said a word, and an older version should be tried. */
@@ -104,6 +109,7 @@ export class ServerLogin {
         if (!this.#isAuthenticated) return failed('unknown pkt from server');
         if (!this.#isConnectQueryDue) return DONE;
         this.#isConnectQueryDue = false;
+        this.#hasSentQuery = true;
         return { kind: 'send', message: query(this.#plan.connectQuery!) };
       case ServerMessage.NegotiateProtocolVersion:
         return this.#onNegotiation(bytes);
@@ -157,7 +163,10 @@ export class ServerLogin {
     if (step.kind === 'failed') {
       // Only what concerns the secrets is told to the clients that wait.
       const isTold = step.text.startsWith('server login failed:');
-      return failed(step.text, isTold ? { sqlstate: '08P01', message: step.text } : null);
+      return failed(
+        step.text,
+        isTold ? { sqlstate: '08P01', message: step.text, severity: null } : null,
+      );
     }
     if (code === AuthenticationCode.ok) this.#isAuthenticated = true;
     return NOTHING;
@@ -167,20 +176,22 @@ export class ServerLogin {
     const pair = decodeParameterStatus(bytes, HEADER_BYTES, bytes.length);
     if (pair === null) return failed('broken ParameterStatus packet');
     this.parameters.set(pair[0], pair[1]);
+    if (this.#hasSentQuery) this.changedByQuery.add(pair[0]);
     return NOTHING;
   }
 
   #onError(bytes: Buffer): LoginStep {
-    const { message, sqlstate } = this.#readError(bytes);
-    if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
+    const refusal = this.#readError(bytes);
+    const { message } = refusal;
+    if (this.#hasSentQuery) {
       this.connectQueryError = message;
       return NOTHING;
     }
-    return failed(message, { sqlstate, message });
+    return failed(message, refusal);
   }
 
   #readError(bytes: Buffer): Refusal {
-    const refusal = { message: '', sqlstate: '08P01' };
+    const refusal = { message: '', sqlstate: '08P01', severity: 'FATAL' };
     // The library's reader looks for the end of the fields without a bound, so it must be there: the
     // NUL of the last field and one more. A message without it is read by our own decoder.
     if (bytes.length < HEADER_BYTES + 2 || bytes.readUInt16BE(bytes.length - 2) !== 0) {
@@ -188,12 +199,14 @@ export class ServerLogin {
       return {
         message: fields.get('M') ?? refusal.message,
         sqlstate: fields.get('C') ?? refusal.sqlstate,
+        severity: fields.get('S') ?? refusal.severity,
       };
     }
     this.#parser.parse(bytes, (error) => {
       if (!(error instanceof DatabaseError)) return;
       refusal.message = error.message ?? refusal.message;
       refusal.sqlstate = error.code ?? refusal.sqlstate;
+      refusal.severity = error.severity ?? refusal.severity;
     });
     return refusal;
   }

@@ -14,6 +14,7 @@ import { type ClientSession, ClientState } from '../client/client-session.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { PGFLEET_VERSION } from '../log/version.ts';
 import type { Traffic } from '../metrics/traffic.ts';
+import type { DnsCache } from '../net/dns-cache.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
@@ -25,6 +26,7 @@ export interface LiveRooms {
   readonly sessions: ReadonlySet<ClientSession>;
   readonly pools: PoolSet;
   readonly canceller: Canceller;
+  readonly dns: DnsCache;
   readonly users: () => Iterable<string>;
   readonly admission: () => Admission;
   readonly index: ConfigIndex;
@@ -60,7 +62,7 @@ export class LiveSnapshots implements SnapshotSource {
   }
 
   snapshot(parts: readonly SnapshotPart[]): LiveSnapshot {
-    const { worker, sessions, pools, canceller, users, admission, index } = this.#rooms;
+    const { worker, sessions, pools, canceller, dns, users, admission, index } = this.#rooms;
     const all = [...pools.all].sort(byName);
     const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
     snapshot.state = pools.isPaused ? 'paused' : 'active';
@@ -102,6 +104,11 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.lists.used_clients = sessions.size;
       snapshot.lists.login_clients = loggingIn;
       snapshot.lists.used_servers = pools.connections + canceller.active;
+      snapshot.lists.dns_queries = dns.questions;
+    }
+    if (parts.includes('dns')) {
+      snapshot.dns_hosts = dns.hosts;
+      snapshot.dns_zones = dns.zones;
     }
     return snapshot;
   }
@@ -119,7 +126,7 @@ function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
   return {
     user: session.userName,
     database: session.databaseName,
-    replication: 'none',
+    replication: session.replication?.kind ?? 'none',
     state: isWaiting ? 'waiting' : session.server === null ? 'idle' : 'active',
     addr: session.address,
     port: session.port,
@@ -159,7 +166,7 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
   return {
     user: pool.user,
     database: pool.database.name,
-    replication: 'none',
+    replication: server.owner.replicationKind,
     state,
     addr: isUnix ? 'unix' : (socket.remoteAddress ?? server.address),
     port: server.port,
@@ -180,13 +187,13 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
 
 function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number] {
   const cancels = canceller.countsOf(pool);
-  const first = pool.waiting.first;
+  const since = pool.waitingSince;
   const { entry } = pool.database;
   return {
     database: pool.database.name,
     user: pool.user,
-    cl_active: pool.clients - pool.waiting.size,
-    cl_waiting: pool.waiting.size,
+    cl_active: pool.clients - pool.waitingClients,
+    cl_waiting: pool.waitingClients,
     cl_active_cancel_req: cancels.active,
     cl_waiting_cancel_req: cancels.waiting,
     sv_active: pool.linked.size,
@@ -196,7 +203,7 @@ function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number
     sv_used: pool.used.size,
     sv_tested: pool.tested.size,
     sv_login: pool.opening.size,
-    maxWaitUs: first === null ? 0 : Math.round((clock.now - first.waitStart) * 1000),
+    maxWaitUs: Number.isFinite(since) ? Math.round((clock.now - since) * 1000) : 0,
     pool_mode: pool.plan.mode,
     load_balance_hosts: entry.hosts.length > 1 ? entry.load_balance_hosts : null,
   };

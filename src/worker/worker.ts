@@ -41,6 +41,7 @@ import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
+import { HostNames } from './host-names.ts';
 import { Listeners } from './listeners.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
@@ -70,6 +71,7 @@ export class Worker {
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
+  readonly #hostNames: HostNames;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -95,10 +97,18 @@ export class Worker {
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    this.#hostNames = new HostNames({
+      settings: () => this.#index.settings,
+      worker,
+      pools: () => this.#pools.all,
+      tell: (news) => this.#mesh.requestAll(news),
+    });
+    const { lookup } = this.#hostNames.cache;
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
+      lookup,
     };
     this.#poolOptions = {
       tracked,
@@ -131,7 +141,7 @@ export class Worker {
         });
         return () => inTurn(giveUp);
       },
-      onRequest: (request) => console.answer(request),
+      onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
     });
     const indexNow = (): ConfigIndex => this.#index;
     this.#canceller = new Canceller({
@@ -143,7 +153,8 @@ export class Worker {
         return indexNow().settings.peer_id;
       },
       peer: (id) => this.#cancelPeer(id),
-      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
+      connect: (place, handler, onConnect) =>
+        connectLink(place, handler, this.#sockets, onConnect, lookup),
       timeouts: () => cancelTimeouts(this.#index.settings),
     });
     this.#snapshots = new LiveSnapshots({
@@ -151,6 +162,7 @@ export class Worker {
       sessions: this.sessions,
       pools: this.#pools,
       canceller: this.#canceller,
+      dns: this.#hostNames.cache,
       users: () => this.#built.secrets.keys(),
       admission: () => this.#context.admission,
       get index() {
@@ -377,6 +389,7 @@ export class Worker {
     this.#pools.tick(now);
     this.#canceller.tick(now);
     this.#snapshots.tick(now);
+    this.#hostNames.cache.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {

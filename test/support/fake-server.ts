@@ -208,11 +208,8 @@ export class FakeServer {
     return address.port;
   }
 
-  async listen(): Promise<void> {
-    await this.#listen(0);
-  }
-
-  async #listen(port: number): Promise<void> {
+  /** @param port where to listen; 0: anywhere */
+  async listen(port = 0): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', reject);
       this.#server.listen(port, this.host, resolve);
@@ -237,7 +234,7 @@ export class FakeServer {
     try {
       await body();
     } finally {
-      await this.#listen(port);
+      await this.listen(port);
     }
   }
 
@@ -293,9 +290,9 @@ export class FakeServer {
 }
 
 /** Starts a fake server whose every connection runs `script`; end it with `stop`. */
-export async function startFakeServer(script: Script): Promise<FakeServer> {
+export async function startFakeServer(script: Script, port = 0): Promise<FakeServer> {
   const server = new FakeServer(script);
-  await server.listen();
+  await server.listen(port);
   return server;
 }
 

@@ -122,3 +122,18 @@ test('a removed key finds nobody, and removing what was never there does no harm
   keys.remove(key);
   assert.equal(keys.find(key), undefined);
 });
+
+test('keys from before the peer_id changed are found still', () => {
+  const keys = new CancelKeys(1, 0);
+  const [one, other, third] = [client(1), client(2), client(3)];
+  const plain = keys.add(one);
+  keys.peerId = 5;
+  const withPeer = keys.add(other);
+  assert.equal(peerOf(withPeer), 5);
+  keys.peerId = 0;
+  const last = keys.add(third);
+  assert.deepEqual([keys.find(plain), keys.find(last)], [one, third]);
+  keys.peerId = 5;
+  assert.equal(keys.find(withPeer), other);
+  assert.equal(keys.find(withHopLess(withPeer)), other);
+});

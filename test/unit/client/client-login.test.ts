@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
+import { hostname } from 'node:os';
 import { test } from 'node:test';
+import { PGBOUNCER_VERSION } from '../../../src/log/version.ts';
 import {
   cancelRequest,
   int32,
@@ -32,7 +34,17 @@ test('the welcome waits for the pool’s first server and then comes as one writ
   const { messages } = splitMessages(client.bytes());
   assert.deepEqual(
     messages.map(({ type, body }) => (type === 'S' ? body.toString('latin1') : type)),
-    ['R', 'server_version\x0018.0\0', 'is_superuser\0on\0', 'TimeZone\0UTC\0', 'K', 'Z'],
+    [
+      'R',
+      `pgbouncer.version\0${PGBOUNCER_VERSION}\0`,
+      'server_version\x0018.0\0',
+      'is_superuser\0on\0',
+      'pgbouncer.max_prepared_statements\x00200\0',
+      'pgbouncer.pool_mode\0transaction\0',
+      'TimeZone\0UTC\0',
+      'K',
+      'Z',
+    ],
   );
   assert.deepEqual(messages.at(-2)!.body, client.session.cancelKey);
   assert.equal(world.context.cancelKeys.find(client.session.cancelKey), client.session);
@@ -57,11 +69,14 @@ test('tracked parameters are welcomed in PgBouncer’s order, the client’s own
       .filter(({ type }) => type === 'S' || type === 'N')
       .map(({ type, body }) => (type === 'N' ? 'N' : body.toString('latin1', 0, body.length - 1))),
     [
+      `pgbouncer.version\0${PGBOUNCER_VERSION}`,
       'server_version\x0018.0',
+      'pgbouncer.max_prepared_statements\x00200',
+      'pgbouncer.pool_mode\0transaction',
       'DateStyle\0ISO',
       'client_encoding\0UTF8',
       'TimeZone\0CET',
-      'application_name\0x - unix:6432',
+      `application_name\0x - unix(@${hostname()}):6432`,
       'N',
     ],
   );
@@ -189,11 +204,6 @@ test('startup packets with a fault are refused, the first fault in PgBouncer’s
       `no such database: ${'y'.repeat(63)}`,
     ],
     ['unknown user', startup({ user: 'nobody', database: 'd' }), '"trust" authentication failed'],
-    [
-      'replication',
-      startup({ ...LOGIN, replication: 'true' }),
-      'replication connections are not supported by this version',
-    ],
   ];
   for (const [name, bytes, expected] of rows) {
     const { got, client } = first(world, bytes);
@@ -429,7 +439,7 @@ test('the console is open to its users only, with their rights, under both of it
     if (rights === null) {
       assert.equal(got, 'FATAL 08P01 not allowed');
     } else {
-      assert.match(got, /^R, S, K, Z:I$/);
+      assert.match(got, /^R, S, S, K, Z:I$/);
       assert.equal(world.console.rights, rights);
       assert.equal(client.session.isConsole, true);
     }

@@ -8,8 +8,9 @@ import { Link } from '../../../src/net/link.ts';
 import { inTurn } from '../../../src/net/turn.ts';
 import type { PoolPlan } from '../../../src/pool/plan.ts';
 import type { Pool, PoolOptions } from '../../../src/pool/pool.ts';
-import type { PoolClient } from '../../../src/pool/pool-client.ts';
+import type { PoolClient, ServerSource } from '../../../src/pool/pool-client.ts';
 import { PoolSet } from '../../../src/pool/pool-set.ts';
+import type { ReplicationRequest } from '../../../src/pool/replication.ts';
 import { ClientStatements } from '../../../src/prepared/client-statements.ts';
 import { StatementRegistry } from '../../../src/prepared/registry.ts';
 import { StatementTranslator } from '../../../src/prepared/translator.ts';
@@ -185,6 +186,8 @@ export class FakeClient implements PoolClient {
   readonly fake = fakeLink();
   server: ServerConnection | null = null;
   isWelcomed = true;
+  /** Set before it asks. */
+  replication: ReplicationRequest | null = null;
   queryStart = 0;
   waitStart = 0;
   hasBeenNotified = false;
@@ -213,6 +216,10 @@ export class FakeClient implements PoolClient {
     return this.fake.link;
   }
 
+  get source(): ServerSource {
+    return this.replication === null ? this.pool : this.pool.replication;
+  }
+
   get isWaiting(): boolean {
     return this.list !== null;
   }
@@ -223,7 +230,7 @@ export class FakeClient implements PoolClient {
     this.transactionStart = clock.now;
     let hasServer = false;
     inTurn(() => {
-      hasServer = this.pool.acquire(this);
+      hasServer = this.source.acquire(this);
     });
     return hasServer;
   }
@@ -242,7 +249,7 @@ export class FakeClient implements PoolClient {
 
   /** Goes away. */
   leave(): void {
-    inTurn(() => this.pool.leave(this));
+    inTurn(() => this.source.leave(this));
     this.pool.clients--;
   }
 
@@ -258,6 +265,12 @@ export class FakeClient implements PoolClient {
 
   onServer(): void {
     this.events.push('server');
+    this.act();
+  }
+
+  onOwnServer(): void {
+    this.isWelcomed = true;
+    this.events.push('own server');
     this.act();
   }
 
@@ -286,6 +299,8 @@ export interface World {
   readonly lines: string[];
   pool(database?: string, user?: string): Pool;
   opener(database?: string): FakeOpener;
+  /** The first half of a reload; `pools.release()` is the other. */
+  reconfigure(settings?: string, databases?: string, users?: string): void;
 }
 
 /** A pool set over a configuration text, whose servers the test plays. Pool mode is transaction. */
@@ -298,17 +313,7 @@ export function world(
 ): World {
   const time = new TestTime(t);
   const lines = logged(t);
-  const text = [
-    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
-    settings,
-    '[databases]',
-    databases,
-    '[users]',
-    users,
-  ].join('\n');
-  const { config, problems } = loadConfig('f', { readFile: () => text });
-  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
-  const index = new ConfigIndex(config);
+  let index = indexOf(settings, databases, users);
   const openers = new Map<string, FakeOpener>();
   const options: PoolOptions = {
     tracked: new TrackedNames([]),
@@ -332,15 +337,35 @@ export function world(
   }));
   return {
     time,
-    config,
-    index,
+    config: index.config,
+    get index() {
+      return index;
+    },
     pools,
     openers,
     lines,
     pool: (database = 'd', user = 'u') =>
       pools.get(pools.database(index.database(database)!), user),
     opener: (database = 'd') => openers.get(database)!,
+    reconfigure: (newSettings = '', newDatabases = 'd = host=h', newUsers = '') => {
+      index = indexOf(newSettings, newDatabases, newUsers);
+      inTurn(() => pools.reconfigure(index, options));
+    },
   };
+}
+
+function indexOf(settings: string, databases: string, users: string): ConfigIndex {
+  const text = [
+    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
+    settings,
+    '[databases]',
+    databases,
+    '[users]',
+    users,
+  ].join('\n');
+  const { config, problems } = loadConfig('f', { readFile: () => text });
+  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
+  return new ConfigIndex(config);
 }
 
 /** A pool with `count` logged-in idle servers, and their other ends in the order of their login. */

@@ -95,7 +95,11 @@ test('a server that refuses the version is asked for 3.0 from then on', () => {
 test('the same words are a failed login when 3.0 was asked for, or something was said before', () => {
   for (const [sqlstate, text] of REFUSALS) {
     const error = says.errorResponse(sqlstate, text, 'FATAL');
-    const failed = { kind: 'failed', reason: text, refusal: { sqlstate, message: text } };
+    const failed = {
+      kind: 'failed',
+      reason: text,
+      refusal: { sqlstate, message: text, severity: 'FATAL' },
+    };
     const versions = new SpokenVersions();
     versions.onRefusal('h');
     assert.deepEqual(begin(versions).hear(error), failed);
