@@ -97,16 +97,19 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
 
   /** The client of a key, whatever hops it has left. */
   find(key: Buffer): T | undefined {
-    const first = Buffer.from(key.subarray(0, KEY_BYTES));
-    if (this.peerId > 0 && first.length === KEY_BYTES) {
-      first[HOPS_BYTE] = first[HOPS_BYTE]! | HOPS_MASK;
-    }
-    const holder = this.#byHead.get(headOf(first));
+    const holder = this.#byHead.get(headOf(key)) ?? this.#withAllHops(key);
     if (holder === undefined) return undefined;
     const rest = key.subarray(KEY_BYTES);
     // In constant time, so that how much of a guess is right cannot be measured.
     const isRight = rest.length === holder.rest.length && timingSafeEqual(rest, holder.rest);
     return isRight ? holder.client : undefined;
+  }
+
+  #withAllHops(key: Buffer): Holder<T> | undefined {
+    if (this.peerId === 0 || key.length < KEY_BYTES) return undefined;
+    const whole = Buffer.from(key.subarray(0, KEY_BYTES));
+    whole[HOPS_BYTE] = whole[HOPS_BYTE]! | HOPS_MASK;
+    return this.#byHead.get(headOf(whole));
   }
 }
 

@@ -13,7 +13,10 @@ interface WithHandle {
   _handle: unknown;
 }
 
-/** TCP options of every socket, both sides (PgBouncer's `tcp_keepalive`, `tcp_keepidle`). */
+/**
+ * TCP options of every socket, both sides (PgBouncer's `tcp_keepalive`, `tcp_keepidle`). Node sets no
+ * others. With an idle time libuv also has the kernel probe each second and give up after ten probes.
+ */
 export interface SocketOptions {
   readonly keepAlive: boolean;
   /** Seconds before the first probe; 0: the system's. */

@@ -11,6 +11,7 @@ import {
 import type { Refusal } from '../server/server-login.ts';
 import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
@@ -133,6 +134,10 @@ export class Pool implements ServerOwner, ServerSource {
     this.#credentials = wiring.credentials;
     this.#evictFor = wiring.evictFor;
     this.#onSlotFree = wiring.onSlotFree;
+  }
+
+  get forbidsTransactions(): boolean {
+    return this.plan.mode === 'statement';
   }
 
   get userBudget(): Budget {
@@ -314,10 +319,8 @@ export class Pool implements ServerOwner, ServerSource {
     const client = server.client as PoolClient | null;
     if (client === null) return;
     if (server.requests.size === 0) this.count(client, server);
-    if (this.plan.mode === 'statement' && server.isInTransaction) {
-      server.close('transaction blocks not allowed in statement pooling mode');
-      return;
-    }
+    // The next query of a pipeline begins here, or `query_timeout` would add all of them up.
+    else if (this.plan.queryTimeoutMs > 0) client.queryStart = clock.now;
     if (this.#keepsServer(server)) {
       if (server.isCloseNeeded) this.#closeFast(server);
       return;
@@ -346,7 +349,7 @@ export class Pool implements ServerOwner, ServerSource {
     this.#release(server);
   }
 
-  /** Counts what ended with this ReadyForQuery. */
+  /** Counts what ended with this ReadyForQuery, the last that was outstanding. */
   count(client: PoolClient, server: ServerConnection): void {
     const { traffic } = this;
     if (client.queryStart > 0) {
@@ -400,7 +403,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** A connection could not be made: for a while no other is tried. */
   noteLoginFailure(reason: string): void {
     this.#hasLoginFailed = true;
-    this.#failure = cut(reason, MAX_CACHED_REASON_BYTES);
+    this.#failure = cutText(reason, MAX_CACHED_REASON_BYTES);
     this.#opener.onFailed();
   }
 
@@ -427,10 +430,12 @@ export class Pool implements ServerOwner, ServerSource {
     } else if (server.isMidReply) {
       // The rest would go to whoever is linked next.
       server.close('client disconnect before everything was sent to the server');
-    } else if (server.isCloseNeeded) {
-      server.close('close_needed');
+    } else if (!server.isReady) {
+      server.close('idle server got dirty');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
+    } else if (server.isCloseNeeded) {
+      server.close('close_needed');
     } else if (server.cancelsInFlight > 0) {
       this.place(server, ServerState.held, this.held, false);
     } else if (plan.resetQuery !== null) {
@@ -438,6 +443,7 @@ export class Pool implements ServerOwner, ServerSource {
     } else if (plan.checkDelayMs === 0 && plan.checkQuery !== null) {
       this.place(server, ServerState.used, this.used, true);
       this.serveQueue();
+      if (server.state === ServerState.used) this.#offerSlot();
     } else {
       this.#makeUsable(server);
     }
@@ -479,12 +485,19 @@ export class Pool implements ServerOwner, ServerSource {
     }
     const atFront = !this.plan.isRoundRobin;
     this.place(server, ServerState.idle, this.idle, atFront);
+    this.#offerSlot();
+  }
+
+  /** A connection has become free that nobody here waits for: one that needs its slot may evict it. */
+  #offerSlot(): void {
+    if (this.database.budget.isWanted || this.#userBudget.isWanted) this.#onSlotFree(this);
   }
 
   #takeIdle(): ServerConnection | null {
     for (let server = this.idle.first; server !== null; server = this.idle.first) {
-      if (!server.isCloseNeeded) return server;
-      server.close('obsolete connection');
+      if (server.isCloseNeeded) server.close('obsolete connection');
+      else if (!server.isReady) server.close('idle server got dirty');
+      else return server;
     }
     return null;
   }
@@ -503,23 +516,27 @@ export class Pool implements ServerOwner, ServerSource {
         client.onPoolReady();
       } else if (this.link(client, server)) client.onServer();
     }
-    if (this.waiting.size > 0 && this.tested.size === 0) {
-      if (this.used.first !== null) this.#check(this.used.first);
-      else this.open();
+    // Each server that is being tested will be for one of those who wait.
+    while (this.waiting.size > this.tested.size && this.used.first !== null) {
+      this.#check(this.used.first);
     }
+    if (this.waiting.size > this.tested.size) this.open();
     this.replication.serve();
   }
 
   /** Runs the check query on a server that has been idle for long; it is usable after that. */
   #check(server: ServerConnection): void {
     const { checkQuery, checkDelayMs } = this.plan;
+    if (!server.isReady) {
+      server.close('idle server got dirty');
+      return;
+    }
     this.place(server, ServerState.tested, this.tested, false);
     if (
       checkQuery === null ||
       (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
     ) {
       this.#makeUsable(server);
-      this.serveQueue();
       return;
     }
     server.runOwn(checkQuery, () => {
@@ -550,12 +567,16 @@ export class Pool implements ServerOwner, ServerSource {
     const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
     if (full === null) return true;
     // An evicted connection holds its slot until its end of file; `onGone` comes back here.
-    if (mayEvict) this.#evictFor(this, full);
+    if (mayEvict) {
+      full.isWanted = true;
+      this.#evictFor(this, full);
+    }
     return false;
   }
 
   /** Takes a slot and starts a connection attempt of `owner`, this pool or one of its clients. */
   start(owner: ServerOwner): ServerConnection {
+    if (!this.hasRoom) log.warning('taking connection from reserve_pool');
     this.database.budget.take();
     this.#userBudget.take();
     this.#attemptAt = clock.now;
@@ -568,9 +589,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    if (this.total + this.#totalBefore >= size + reserveSize) return false;
-    log.warning('taking connection from reserve_pool');
-    return true;
+    return this.total + this.#totalBefore < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -775,16 +794,8 @@ export class Pool implements ServerOwner, ServerSource {
       // It has not answered for so long that its end of file cannot be waited for.
       server.abandon();
     }
-    for (const list of [this.idle, this.used]) {
-      for (const server of list) {
-        if (server.isCloseNeeded) server.close('close_needed');
-        else if (plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
-          this.#closeForLifetime(server);
-        } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
-        else if (this.#needsCheck(server, now)) {
-          this.place(server, ServerState.used, this.used, true);
-        }
-      }
+    for (const list of [this.used, this.tested, this.idle]) {
+      for (const server of list) this.#tickUnused(server, now);
     }
     for (const server of this.closing) {
       this.#tickClosing(server, now);
@@ -797,6 +808,20 @@ export class Pool implements ServerOwner, ServerSource {
     for (const server of this.linked) {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
+    }
+  }
+
+  /** A server without a client; one that is tested has taken its time over that. */
+  #tickUnused(server: ServerConnection, now: number): void {
+    const isTested = server.state === ServerState.tested;
+    if (server.isCloseNeeded) server.close('close_needed');
+    else if (!server.isReady && !isTested) {
+      server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
+    } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
+    else if (this.plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
+      this.#closeForLifetime(server);
+    } else if (this.#needsCheck(server, now)) {
+      this.place(server, ServerState.used, this.used, true);
     }
   }
 
@@ -820,18 +845,18 @@ export class Pool implements ServerOwner, ServerSource {
     if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
       server.close('query timeout');
     } else if (
-      transactionMs > 0 &&
-      transactionStart > 0 &&
-      now - transactionStart > transactionMs
-    ) {
-      server.close('transaction timeout');
-    } else if (
       idleTransactionMs > 0 &&
       server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
       server.close('idle transaction timeout');
+    } else if (
+      transactionMs > 0 &&
+      transactionStart > 0 &&
+      now - transactionStart > transactionMs
+    ) {
+      server.close('transaction timeout');
     }
   }
 
@@ -852,10 +877,10 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.#queued()) {
       const waited = now - client.waitStart;
       const limit = client.queryWaitTimeout * 1000;
-      if (limit > 0 && waited > limit) {
-        client.refuse('08P01', 'query_wait_timeout');
-      } else if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
+      if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
         client.refuse('08P01', 'query_timeout');
+      } else if (limit > 0 && waited > limit) {
+        client.refuse('08P01', 'query_wait_timeout');
       } else if (
         waitNotifyMs > 0 &&
         client.isWelcomed &&
@@ -898,19 +923,10 @@ export class Pool implements ServerOwner, ServerSource {
   }
 }
 
-/** Why the server of a client that leaves cannot be used by another; null: it can. */
+/** Why the server of a client that leaves cannot be used by another (PgBouncer's words); null: it can. */
 function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
   if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
-    return server.requests.size > 1
-      ? 'client disconnected with queries in progress'
-      : 'client disconnected with query in progress';
+    return 'client disconnect while server was not ready';
   }
-  if (server.requests.size > 0) return 'client disconnect while server was not ready';
-  return null;
-}
-
-function cut(text: string, maxBytes: number): string {
-  return Buffer.byteLength(text) <= maxBytes
-    ? text
-    : Buffer.from(text).toString('utf8', 0, maxBytes);
+  return server.requests.size > 0 ? 'client disconnected with query in progress' : null;
 }

@@ -122,6 +122,7 @@ class ReplicationLink implements ServerOwner {
   readonly translator: ServerOwner['translator'];
   readonly traffic: ServerOwner['traffic'];
   readonly maxPacketBytes: number;
+  readonly forbidsTransactions = false;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   server: ServerConnection | null = null;

@@ -4,13 +4,14 @@ import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import { DnsError } from '../net/dns-cache.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
@@ -86,7 +87,8 @@ const BARRIER_NAME_BYTES = 32;
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 const NO_NAMES: ReadonlySet<number> = new Set();
-/** Longest reason that PgBouncer shows. */
+const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
+/** Longest reason that PgBouncer shows, in the log and in the client's error. */
 const MAX_REASON_BYTES = 127;
 
 /** The pool, as its servers see it. */
@@ -96,6 +98,8 @@ export interface ServerOwner {
   readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
+  /** Statement mode: a ReadyForQuery inside a transaction block ends server and client. */
+  readonly forbidsTransactions: boolean;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   /** What its connections are for. */
@@ -160,7 +164,10 @@ export class ServerConnection
   setByQuery: ReadonlySet<number> = NO_NAMES;
   /** Status byte of the last ReadyForQuery. */
   transactionStatus: number = TransactionStatus.idle;
-  /** True from a ReadyForQuery until the next request sent to the server. */
+  /**
+   * True from a ReadyForQuery until the next request sent to the server, or until an error, notice or
+   * parameter that answers none: such words between requests are most likely a backend's last.
+   */
   isReady = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
@@ -367,7 +374,7 @@ export class ServerConnection
       if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutReason(text), isMidReply);
+    client?.onServerLost(cutText(text, MAX_REASON_BYTES), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -434,7 +441,11 @@ export class ServerConnection
     this.#walker.abort();
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = this.#isConnected ? 'server conn crashed?' : whyNotConnected(error);
+    const reason = !this.#isConnected
+      ? whyNotConnected(error)
+      : isWriteError(error)
+        ? 'server connection closed'
+        : 'server conn crashed?';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) {
@@ -455,17 +466,23 @@ export class ServerConnection
       case ServerMessage.DataRow:
       case ServerMessage.CopyData:
       case ServerMessage.CopyDone:
+      case ServerMessage.CopyFail:
       case ServerMessage.CopyOutResponse:
       case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
-      case ServerMessage.NoticeResponse:
       case ServerMessage.NotificationResponse:
+        return Action.forward;
+      case ServerMessage.NoticeResponse:
+        this.isReady = false;
         return Action.forward;
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
-        if (total !== 6) return this.#broken('unknown pkt');
+        if (total !== 6) return this.#unknown(type);
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
+        if (this.isInTransaction && this.owner.forbidsTransactions) {
+          return this.#broken(NO_TRANSACTIONS);
+        }
         this.requests.onReply(type);
         this.isReady = true;
         return Action.forwardEnd;
@@ -481,9 +498,9 @@ export class ServerConnection
       case ServerMessage.ParameterStatus:
         if (total > MAX_PARAMETER_BYTES) return this.#broken(BROKEN_PARAMETER);
         if (end - at < total) return Action.wait;
-        return this.#onParameter(bytes, at + 5, at + total)
-          ? Action.forward
-          : this.#broken(BROKEN_PARAMETER);
+        if (!this.#onParameter(bytes, at + 5, at + total)) return this.#broken(BROKEN_PARAMETER);
+        this.isReady = false;
+        return Action.forward;
       case ServerMessage.RowDescription:
         if (this.requests.isBarrierNext) {
           const known = Math.min(total, BARRIER_KNOWN_BYTES);
@@ -491,9 +508,11 @@ export class ServerConnection
           if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
         }
         return this.#reply(type);
+      case ServerMessage.ErrorResponse:
+        this.isReady = false;
+        return this.#reply(type);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-      case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
@@ -502,7 +521,7 @@ export class ServerConnection
       case ServerMessage.PortalSuspended:
         return this.#reply(type);
       default:
-        return this.#broken('unknown pkt');
+        return this.#unknown(type);
     }
   }
 
@@ -591,6 +610,11 @@ export class ServerConnection
     return Action.rewrite;
   }
 
+  #unknown(type: number): Action {
+    log.error(`S-${this.ptr}: ${this.label} unknown pkt: '${printable(type)}'`);
+    return this.#broken('unknown pkt');
+  }
+
   #onLoginHeader(total: number): Action {
     // A step of the login is being worked out: what follows waits for it.
     if (this.link.isHeld) return Action.stop;
@@ -612,11 +636,14 @@ export class ServerConnection
   }
 
   #onUnlinkedHeader(type: number, total: number): Action {
+    const what = `got packet '${printable(type)}' from server when not linked`;
+    log.warning(`S-${this.ptr}: ${this.label} ${what}`);
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
-    this.close('idle server got dirty');
-    return Action.stop;
+    // Its end of file says more to the log than we could, so there is time for that to come.
+    this.isReady = false;
+    return Action.skip;
   }
 
   /** Notes a tracked parameter's value; false when the message is broken. */
@@ -704,7 +731,7 @@ export class ServerConnection
   #logClosing(reason: string): void {
     if (!this.owner.logsDisconnections) return;
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
-    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
+    this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
   }
 }
 
@@ -712,9 +739,9 @@ function whyNotConnected(error: Error | null): string {
   return error instanceof DnsError ? error.message : 'connect failed';
 }
 
-/** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
-function cutReason(reason: string): string {
-  if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
-  const bytes = Buffer.from(reason);
-  return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
+/** A type byte as the log shows it. */
+function printable(type: number): string {
+  return type > 0x20 && type < 0x7f
+    ? String.fromCharCode(type)
+    : `\\x${type.toString(16).padStart(2, '0')}`;
 }

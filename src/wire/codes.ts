@@ -46,6 +46,7 @@ export const ServerMessage = {
   CopyBothResponse: 0x57,
   CopyData: 0x64,
   CopyDone: 0x63,
+  CopyFail: 0x66,
   NegotiateProtocolVersion: 0x76,
 } as const;
 

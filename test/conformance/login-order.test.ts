@@ -202,10 +202,14 @@ rule(
   { since: '1.24' },
 );
 
-rule('a user name that is too long is refused for the console too', options, async (pooler) => {
-  const lines = await transcript(pooler, [startup({ user: TOO_LONG, database: 'pgbouncer' })]);
-  assert.deepEqual(lines, fatal('username too long'));
-});
+rule(
+  'a user name that is too long is refused for the console too',
+  () => options(),
+  async (pooler) => {
+    const lines = await transcript(pooler, [startup({ user: TOO_LONG, database: 'pgbouncer' })]);
+    assert.deepEqual(lines, fatal('username too long'));
+  },
+);
 
 rule(
   'who has not logged in when the pooler shuts down is told so, after the authentication',

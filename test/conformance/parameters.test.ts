@@ -74,7 +74,7 @@ async function afterSet(
 
 rule(
   'a tracked value of the startup packet, its name in any case, is set before the first query and its replies are swallowed',
-  shared,
+  () => shared(),
   async (pooler) => {
     const client = await login(pooler, {
       TIMEZONE: 'Europe/Paris',
@@ -103,7 +103,7 @@ async function checkChanges(pooler: TestPooler, changes: readonly Change[]): Pro
 
 rule(
   'a SET of a tracked parameter sticks to the client and does not reach the next one',
-  shared,
+  () => shared(),
   (pooler) =>
     checkChanges(pooler, [
       ['DateStyle', "SET DateStyle = 'SQL, DMY'", 'SQL, DMY'],
@@ -118,7 +118,7 @@ rule(
 
 rule(
   'whatever else the server reports and lets change is tracked too',
-  shared,
+  () => shared(),
   (pooler) =>
     checkChanges(pooler, [
       ['default_transaction_read_only', 'SET default_transaction_read_only = on', 'on'],
@@ -132,7 +132,7 @@ rule(
 
 rule(
   'RESET and DISCARD ALL give the client the values of the login again',
-  shared,
+  () => shared(),
   async (pooler) => {
     for (const sql of ['RESET ALL', 'DISCARD ALL']) {
       const client = await login(pooler);
@@ -152,32 +152,40 @@ rule(
   REPORTED,
 );
 
-rule('a value changed in a transaction that is rolled back is not kept', shared, async (pooler) => {
-  const client = await login(pooler);
-  await client.query('BEGIN');
-  await client.query("SET TimeZone = 'Asia/Tokyo'");
-  assert.equal(client.parameters.get('TimeZone'), 'Asia/Tokyo');
-  await client.query('ROLLBACK');
-  assert.equal(client.parameters.get('TimeZone'), 'UTC');
-  const other = await login(pooler);
-  await other.query('SELECT 1');
-  assert.equal(await value(client, 'SHOW TimeZone'), 'UTC');
-  await client.end();
-  await other.end();
-});
+rule(
+  'a value changed in a transaction that is rolled back is not kept',
+  () => shared(),
+  async (pooler) => {
+    const client = await login(pooler);
+    await client.query('BEGIN');
+    await client.query("SET TimeZone = 'Asia/Tokyo'");
+    assert.equal(client.parameters.get('TimeZone'), 'Asia/Tokyo');
+    await client.query('ROLLBACK');
+    assert.equal(client.parameters.get('TimeZone'), 'UTC');
+    const other = await login(pooler);
+    await other.query('SELECT 1');
+    assert.equal(await value(client, 'SHOW TimeZone'), 'UTC');
+    await client.end();
+    await other.end();
+  },
+);
 
-rule('a difference in case alone is none', shared, async (pooler) => {
-  const first = await login(pooler, { application_name: 'Program' });
-  assert.equal(await value(first, 'SHOW application_name'), 'Program');
-  const second = await login(pooler, { application_name: 'program' });
-  assert.equal(await value(second, 'SHOW application_name'), 'Program');
-  await first.end();
-  await second.end();
-});
+rule(
+  'a difference in case alone is none',
+  () => shared(),
+  async (pooler) => {
+    const first = await login(pooler, { application_name: 'Program' });
+    assert.equal(await value(first, 'SHOW application_name'), 'Program');
+    const second = await login(pooler, { application_name: 'program' });
+    assert.equal(await value(second, 'SHOW application_name'), 'Program');
+    await first.end();
+    await second.end();
+  },
+);
 
 rule(
   'names of schemas that differ in case alone are different names',
-  shared,
+  () => shared(),
   async (pooler) => {
     const first = await login(pooler, { search_path: '"Tenant"' });
     assert.equal(await value(first, 'SHOW search_path'), '"Tenant"');
@@ -204,7 +212,7 @@ rule(
 
 rule(
   'quotes and backslashes in a value do no harm',
-  shared,
+  () => shared(),
   async (pooler) => {
     const client = await login(pooler);
     for (const name of ["it's", "'; SELECT 1; --", 'back\\slash', "\\'", 'two  blanks ', '"']) {
@@ -221,7 +229,7 @@ rule(
 const longName = 'n'.repeat(2000);
 rule(
   'a value longer than 127 bytes is set like any other',
-  shared,
+  () => shared(),
   async (pooler) => {
     const client = await login(pooler, { application_name: longName });
     // PostgreSQL cuts names to 63 bytes itself.
@@ -243,7 +251,7 @@ rule(
 const longPath = Array.from({ length: 200 }, (_, i) => `schema_${i}`).join(', ');
 rule(
   'a search_path of the startup packet is read as PostgreSQL reads it there',
-  shared,
+  () => shared(),
   async (pooler) => {
     for (const [given, path] of [
       ['$user,public', '"$user", public'],
@@ -279,7 +287,7 @@ rule(
 
 rule(
   'a tracked parameter may stand in the options of the startup packet',
-  shared,
+  () => shared(),
   async (pooler) => {
     const client = await login(pooler, { options: '-c search_path=x,y --TimeZone=CET' });
     assert.equal(client.parameters.get('TimeZone'), 'CET');
@@ -291,7 +299,7 @@ rule(
 
 rule(
   'parameters that only the server sets are refused in the startup packet',
-  shared,
+  () => shared(),
   async (pooler) => {
     for (const name of [
       'server_version',
@@ -355,7 +363,7 @@ const statements = (from: number): string[] =>
 
 rule(
   'the server’s own spelling is kept, so that what means the same is set once',
-  shared,
+  () => shared(),
   async (pooler) => {
     const from = postgres.log().length;
     const client = await login(pooler, { DateStyle: 'iso', TimeZone: 'utc' });
@@ -408,7 +416,7 @@ test('what follows asks a PostgreSQL that does not report search_path', (t) => {
 
 rule(
   'a search_path that the server does not report is set for who names it and reset for the next',
-  onOlder,
+  () => onOlder(),
   async (pooler) => {
     if (older === null) return;
     const first = await login(pooler, { search_path: 'x' });
@@ -515,7 +523,7 @@ rule(
 
 rule(
   'names beyond ASCII are the same for a client of another encoding',
-  shared,
+  () => shared(),
   async (pooler) => {
     const first = await login(pooler, { client_encoding: 'LATIN1' });
     await first.query('SELECT 1');
@@ -533,21 +541,29 @@ rule(
   },
 );
 
-rule('what a server reports while it is linked is passed on', shared, async (pooler) => {
-  const client = await login(pooler);
-  const messages = await client.query("SELECT 1; SET TimeZone = 'CET'; SELECT 2");
-  assert.equal(typesOf(messages).replace(/ S(?= Z)/, ''), 'T D C C T D C Z:I');
-  assert.equal(client.parameters.get('TimeZone'), 'CET');
-  await client.end();
-});
+rule(
+  'what a server reports while it is linked is passed on',
+  () => shared(),
+  async (pooler) => {
+    const client = await login(pooler);
+    const messages = await client.query("SELECT 1; SET TimeZone = 'CET'; SELECT 2");
+    assert.equal(typesOf(messages).replace(/ S(?= Z)/, ''), 'T D C C T D C Z:I');
+    assert.equal(client.parameters.get('TimeZone'), 'CET');
+    await client.end();
+  },
+);
 
-rule('the console takes tracked parameters and echoes them', shared, async (pooler) => {
-  const client = await WireClient.connect(pooler);
-  client.send(startup({ user: 'postgres', database: 'pgbouncer', application_name: 'me' }));
-  await client.untilReady();
-  assert.equal(client.parameters.get('application_name'), 'me');
-  await client.end();
-});
+rule(
+  'the console takes tracked parameters and echoes them',
+  () => shared(),
+  async (pooler) => {
+    const client = await WireClient.connect(pooler);
+    client.send(startup({ user: 'postgres', database: 'pgbouncer', application_name: 'me' }));
+    await client.untilReady();
+    assert.equal(client.parameters.get('application_name'), 'me');
+    await client.end();
+  },
+);
 
 // In a test of its own, since the watch for leaks is the first of the hooks that run after all.
 test('PostgreSQL can be stopped when all has been asked', async () => {

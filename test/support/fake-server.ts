@@ -203,10 +203,11 @@ export class FakeServer {
     return address.port;
   }
 
-  async listen(): Promise<void> {
+  /** @param port where to listen; 0: anywhere */
+  async listen(port = 0): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', reject);
-      this.#server.listen(0, this.host, resolve);
+      this.#server.listen(port, this.host, resolve);
     });
   }
 
@@ -267,9 +268,9 @@ export class FakeServer {
 }
 
 /** Starts a fake server whose every connection runs `script`; end it with `stop`. */
-export async function startFakeServer(script: Script): Promise<FakeServer> {
+export async function startFakeServer(script: Script, port = 0): Promise<FakeServer> {
   const server = new FakeServer(script);
-  await server.listen();
+  await server.listen(port);
   return server;
 }
 
