@@ -181,12 +181,17 @@ for (const [signal, form] of [
   );
 }
 
-rule('SIGQUIT is SHUTDOWN', options(), async (pooler, t) => {
-  const client = await loginUntilEnd(t, pooler);
-  await client.query('BEGIN');
-  pooler.signal('SIGQUIT');
-  assert.deepEqual(await client.untilClose(), []);
-  assert.equal(await pooler.ended(), 0);
-});
+rule(
+  'SIGQUIT is SHUTDOWN',
+  options(),
+  async (pooler, t) => {
+    const client = await loginUntilEnd(t, pooler);
+    await client.query('BEGIN');
+    pooler.signal('SIGQUIT');
+    assert.deepEqual(await client.untilClose(), []);
+    assert.equal(await pooler.ended(), 0);
+  },
+  SINCE,
+);
 
 test('the server before which all this ran ends', () => postgres.dispose());
