@@ -11,7 +11,12 @@ export class Budget {
   held = 0;
 
   constructor(limit: Limit) {
-    this.max = limit.kind === 'unlimited' ? Number.POSITIVE_INFINITY : limit.value;
+    this.max = maxOf(limit);
+  }
+
+  /** Sets another limit; more may be held than it allows until connections end. */
+  resize(limit: Limit): void {
+    this.max = maxOf(limit);
   }
 
   get hasRoom(): boolean {
@@ -25,4 +30,8 @@ export class Budget {
   give(): void {
     this.held--;
   }
+}
+
+function maxOf(limit: Limit): number {
+  return limit.kind === 'unlimited' ? Number.POSITIVE_INFINITY : limit.value;
 }

@@ -46,13 +46,14 @@ export function withHopLess(key: Buffer): Buffer {
 /** The keys of this worker's clients. */
 export class CancelKeys<T extends Cancellable = Cancellable> {
   readonly #worker: number;
-  readonly #peerId: number;
+  /** The fleet's number in keys that are made from now on; 0: none. */
+  peerId: number;
   readonly #random: (bytes: number) => Buffer;
   readonly #byKey = new Map<string, T>();
 
   constructor(worker: number, peerId: number, random: (bytes: number) => Buffer = randomBytes) {
     this.#worker = worker;
-    this.#peerId = peerId;
+    this.peerId = peerId;
     this.#random = random;
   }
 
@@ -62,9 +63,9 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
       const key = this.#random(KEY_BYTES);
       key[0] = key[0]! & 0x7f;
       key[WORKER_BYTE] = this.#worker;
-      if (this.#peerId > 0) {
-        key[1] = this.#peerId & 0xff;
-        key[2] = this.#peerId >> 8;
+      if (this.peerId > 0) {
+        key[1] = this.peerId & 0xff;
+        key[2] = this.peerId >> 8;
         key[HOPS_BYTE] = key[HOPS_BYTE]! | HOPS_MASK;
       }
       const name = key.toString('latin1');
@@ -81,7 +82,8 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
 
   /** The client of a key, whatever hops it has left. */
   find(key: Buffer): T | undefined {
-    if (this.#peerId === 0) return this.#byKey.get(key.toString('latin1'));
+    const found = this.#byKey.get(key.toString('latin1'));
+    if (found !== undefined || this.peerId === 0) return found;
     const whole = Buffer.from(key);
     whole[HOPS_BYTE] = whole[HOPS_BYTE]! | HOPS_MASK;
     return this.#byKey.get(whole.toString('latin1'));

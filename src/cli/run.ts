@@ -24,7 +24,8 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
   try {
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
     const config = readConfig(options.file);
-    const outputs = outputsOf(config, stderr, options.verbose);
+    const outputsOf = (next: Config) => logOutputs(next, stderr, options.verbose);
+    const outputs = outputsOf(config);
     if (options.daemon && config.settings.pidfile === '') {
       throw new ConfigError('daemon needs pidfile configured');
     }
@@ -35,7 +36,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     const realFile = realpathSync(config.file);
     takeIdentity(options.user ?? config.settings.user);
     openLog(outputs);
-    return await runFleet(new Launcher({ config, realFile, log: outputs }));
+    return await runFleet(new Launcher({ config, realFile, log: outputs, outputsOf }));
   } catch (error) {
     const text = error instanceof ConfigError ? error.message : stackOf(error);
     log.fatal(text);
@@ -65,7 +66,7 @@ function readConfig(file: string): Config {
 }
 
 /** `verbose` in the file outranks `-v`, as in PgBouncer. */
-function outputsOf({ settings, given }: Config, stderr: boolean, verbose: number): LogOutputs {
+function logOutputs({ settings, given }: Config, stderr: boolean, verbose: number): LogOutputs {
   return {
     stderr,
     logfile: settings.logfile,

@@ -5,6 +5,7 @@ import {
   effectiveMaxDbClientConnections,
   effectiveMaxUserClientConnections,
   type Limit,
+  lowerLimit,
 } from '../config/effective.ts';
 import { splitLimit, splitOffset } from '../config/split.ts';
 
@@ -14,7 +15,9 @@ import { splitLimit, splitOffset } from '../config/split.ts';
  * leaves.
  */
 export class Admission {
-  readonly #index: ConfigIndex;
+  #index: ConfigIndex;
+  /** Its limits hold as well, while other workers may not have switched yet. */
+  #previous: ConfigIndex | null;
   readonly #worker: number;
   readonly #size: number;
   readonly #byDatabase = new Map<string, number>();
@@ -22,32 +25,52 @@ export class Admission {
   /** Every client connection, in whatever phase. */
   total = 0;
 
-  constructor(index: ConfigIndex, worker: number, size: number) {
+  constructor(
+    index: ConfigIndex,
+    worker: number,
+    size: number,
+    previous: ConfigIndex | null = null,
+  ) {
     this.#index = index;
+    this.#previous = previous;
     this.#worker = worker;
     this.#size = size;
   }
 
   /** The worker's share of `max_client_conn` is used up by more than this client. */
   get isOverTotal(): boolean {
-    return isAbove(
-      this.total,
-      splitLimit(effectiveMaxClientConn(this.#index), this.#size, this.#worker),
+    const share = this.#lowest((index) =>
+      splitLimit(effectiveMaxClientConn(index), this.#size, this.#worker),
     );
+    return isAbove(this.total, share);
+  }
+
+  /** Puts another configuration in force; see `release`. */
+  reconfigure(index: ConfigIndex): void {
+    this.#previous = this.#index;
+    this.#index = index;
+  }
+
+  /** From now on the limits of the configuration in force are the only ones. */
+  release(): void {
+    this.#previous = null;
   }
 
   /** Name of the limit that one more client of this database and user would exceed, or null. */
   exceeded(entry: DatabaseEntry | null, database: string, user: string): string | null {
     if (entry !== null) {
-      const limit = effectiveMaxDbClientConnections(this.#index, entry);
-      if (isAbove(this.ofDatabase(database) + 1, this.#share(limit, database))) {
-        return 'max_db_client_connections';
-      }
+      const share = this.#lowest((index) =>
+        this.#share(
+          effectiveMaxDbClientConnections(index, index.database(entry.name) ?? entry),
+          database,
+        ),
+      );
+      if (isAbove(this.ofDatabase(database) + 1, share)) return 'max_db_client_connections';
     }
-    const limit = effectiveMaxUserClientConnections(this.#index, user);
-    return isAbove(this.ofUser(user) + 1, this.#share(limit, user))
-      ? 'max_user_client_connections'
-      : null;
+    const share = this.#lowest((index) =>
+      this.#share(effectiveMaxUserClientConnections(index, user), user),
+    );
+    return isAbove(this.ofUser(user) + 1, share) ? 'max_user_client_connections' : null;
   }
 
   /** Counts a client for its database and user. */
@@ -68,6 +91,11 @@ export class Admission {
 
   ofUser(user: string): number {
     return this.#byUser.get(user) ?? 0;
+  }
+
+  #lowest(shareIn: (index: ConfigIndex) => Limit): Limit {
+    const share = shareIn(this.#index);
+    return this.#previous === null ? share : lowerLimit(share, shareIn(this.#previous));
   }
 
   #share(limit: Limit, key: string): Limit {

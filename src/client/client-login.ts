@@ -7,7 +7,6 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
-import type { Pool } from '../pool/pool.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import {
   ClientMessage,
@@ -56,7 +55,6 @@ export class ClientLogin {
   #request: StartupRequest | null = null;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
-  #pool: Pool | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -322,7 +320,8 @@ export class ClientLogin {
     const session = this.#session;
     const context = this.#context;
     if (session.databaseName === 'pgbouncer') return this.#enterConsole();
-    const entry = this.#entry;
+    // A reload may have changed it, or removed it, while the password was awaited.
+    const entry = this.#entry === null ? null : context.index.database(this.#entry.name);
     if (entry === null) {
       const asked = this.#request!.database || this.#request!.user;
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
@@ -335,7 +334,6 @@ export class ClientLogin {
     if (database.isDisabled) return session.fatal(`database "${entry.name}" is disabled`);
     if (context.isShuttingDown) return session.fatal('pooler is shutting down');
     const pool = context.pools.get(database, poolUserOf(entry, session.userName));
-    this.#pool = pool;
     database.traffic.clientLogins++;
     this.#stage = LoginStage.awaitingPool;
     const request = this.#request!;
@@ -366,8 +364,8 @@ export class ClientLogin {
    * @param original its values of tracked parameters
    */
   onPoolReady(
-    welcome: ReadonlyMap<string, string> = this.#pool!.welcome!,
-    original: TrackedValues = this.#pool!.welcomeTracked!,
+    welcome: ReadonlyMap<string, string> = this.#session.pool!.welcome!,
+    original: TrackedValues = this.#session.pool!.welcomeTracked!,
   ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;

@@ -86,7 +86,6 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #port = 0;
   #login: ClientLogin | null;
   #backend: LocalBackend | null = null;
-  #source: ServerSource | null = null;
   readonly #walker: FrameWalker;
   #discard: Discard = Discard.nothing;
   /** All of the messages since the last Sync were answered without a server. */
@@ -186,13 +185,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   becomeNewcomer(pool: Pool): void {
     this.state = ClientState.newcomer;
     this.pool = pool;
-    this.#source = this.replication === null ? pool : pool.replication;
     pool.clients++;
+  }
+
+  get #source(): ServerSource {
+    return this.pool!.sourceFor(this);
   }
 
   /** Waits for a server that tells the parameters of the welcome. */
   awaitParameters(): void {
-    this.#source!.enqueue(this);
+    this.#source.enqueue(this);
   }
 
   /** The welcome has been sent. */
@@ -255,7 +257,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.state = ClientState.closed;
     const { pool } = this;
     if (pool !== null) {
-      this.#source!.leave(this);
+      this.#source.leave(this);
       pool.clients--;
     }
     this.#walker.abort();
@@ -435,7 +437,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   /** The wait is over because the client cancelled: its request is answered and never sent. */
   cancelWaiting(): void {
-    this.#source!.leave(this);
+    this.#source.leave(this);
     this.queryStart = 0;
     this.transactionStart = 0;
     this.#discard = Discard.request;
@@ -491,7 +493,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.#isAnsweredHere = false;
       this.queryStart = clock.now;
       this.transactionStart = clock.now;
-      if (!this.#source!.acquire(this)) {
+      if (!this.#source.acquire(this)) {
         if (!this.isClosed) this.link.hold();
         return false;
       }

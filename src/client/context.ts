@@ -3,6 +3,7 @@ import type { StoredSecret } from '../auth/secret.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { ConfigIndex } from '../config/effective.ts';
+import { splitNames } from '../config/values.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
@@ -11,15 +12,30 @@ import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
 
-/** What all client sessions of a worker share; built once, and again when a reload takes effect. */
-export interface ClientContext {
-  readonly index: ConfigIndex;
+/** The part of the context that follows from the configuration. */
+export interface ClientConfig {
+  index: ConfigIndex;
+  ignoredParameters: ReadonlySet<string>;
+  adminUsers: ReadonlySet<string>;
+  statsUsers: ReadonlySet<string>;
+}
+
+/** What a configuration says about clients. */
+export function clientConfig(index: ConfigIndex): ClientConfig {
+  const { ignore_startup_parameters, admin_users, stats_users } = index.settings;
+  return {
+    index,
+    ignoredParameters: new Set(splitNames(ignore_startup_parameters)),
+    adminUsers: new Set(splitNames(admin_users)),
+    statsUsers: new Set(splitNames(stats_users)),
+  };
+}
+
+/** What all client sessions of a worker share; a reload changes its configuration in place. */
+export interface ClientContext extends ClientConfig {
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
   readonly translator: StatementTranslator;
-  readonly ignoredParameters: ReadonlySet<string>;
-  readonly adminUsers: ReadonlySet<string>;
-  readonly statsUsers: ReadonlySet<string>;
   readonly pools: PoolSet;
   readonly admission: Admission;
   readonly cancelKeys: CancelKeys<CancelTarget>;

@@ -67,7 +67,7 @@ export interface PeerEntry {
 }
 
 export interface Config {
-  /** Grows by one with every reload that took effect. */
+  /** Grows with every reload; no two that were sent to workers have the same. */
   readonly version: number;
   /** Absolute path of the main file. */
   readonly file: string;

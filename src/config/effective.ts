@@ -14,6 +14,12 @@ export type Limit =
 
 const UNLIMITED: Limit = { kind: 'unlimited' };
 
+/** The stricter of two limits. */
+export function lowerLimit(a: Limit, b: Limit): Limit {
+  if (a.kind === 'unlimited') return b;
+  return b.kind === 'unlimited' || a.value <= b.value ? a : b;
+}
+
 /** A configuration whose entries are found by name in constant time. */
 export class ConfigIndex {
   readonly config: Config;

@@ -52,9 +52,33 @@ const serverSchema = z.object({
 });
 export type ServerReport = z.infer<typeof serverSchema>;
 
+const configSchema = z.custom<Config>((value) => typeof value === 'object' && value !== null);
+
+/** Where the worker logs: its inherited stderr, and a file that it opens by this path. */
+const logSchema = z.object({
+  stderr: z.boolean(),
+  logfile: z.string(),
+  verbose: z.number().int(),
+});
+
+/** What a reload asks a worker to do, in this order, or `abort` after `prepare`. */
+const reloadSteps = ['prepare', 'commit', 'release', 'abort'] as const;
+export type ReloadStep = (typeof reloadSteps)[number];
+
+/** Builds all of a configuration that can fail, and changes nothing yet. */
+const reloadPrepareSchema = z.object({
+  kind: z.literal('reload_prepare'),
+  version: z.number().int(),
+  config: configSchema,
+  log: logSchema,
+});
+export type ReloadPrepare = z.infer<typeof reloadPrepareSchema>;
+
 const startSchema = z.object({
   kind: z.literal('start'),
-  config: z.custom<Config>((value) => typeof value === 'object' && value !== null),
+  config: configSchema,
+  /** While a reload is under way: the configuration before it, whose limits hold until `release`. */
+  previous: configSchema.nullable(),
   /** 0 to size - 1; the worker's number in cancel keys and its place in the split of limits. */
   workerId: z.number().int().min(0).max(255),
   /** Number of workers in the fleet. */
@@ -66,14 +90,18 @@ const startSchema = z.object({
   /** Hex of a random secret that all workers share: salts of mock authentication. */
   fleetSecret: z.string(),
   state: z.object({ isPaused: z.boolean() }),
-  /** Where the worker logs: its inherited stderr, and a file that it opens by this path. */
-  log: z.object({
-    stderr: z.boolean(),
-    logfile: z.string(),
-    verbose: z.number().int(),
-  }),
+  log: logSchema,
 });
 export type StartMessage = z.infer<typeof startSchema>;
+
+const reloadAnswerSchema = z.object({
+  kind: z.literal('reload_answer'),
+  incarnation: z.number(),
+  version: z.number().int(),
+  step: z.enum(reloadSteps),
+  refusal: z.string().nullable(),
+});
+export type ReloadAnswer = z.infer<typeof reloadAnswerSchema>;
 
 /** Launcher to worker. */
 export const toWorkerSchema = z.discriminatedUnion('kind', [
@@ -83,6 +111,16 @@ export const toWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('resume') }),
   /** The log file may have been renamed: open its path anew. */
   z.object({ kind: z.literal('reopen_log') }),
+  reloadPrepareSchema,
+  /**
+   * `commit` puts what was prepared in force, each limit being the smaller of the old and the new one;
+   * `release` gives the room of the new ones; `abort` forgets what was prepared.
+   */
+  z.object({
+    kind: z.literal('reload_step'),
+    version: z.number().int(),
+    step: z.enum(['commit', 'release', 'abort']),
+  }),
   z.object({ kind: z.literal('stop'), mode: z.enum(stopModes) }),
   handoffSchema,
 ]);
@@ -100,6 +138,8 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('pong'), seq: z.number(), clients: z.number().int().optional() }),
   /** After `stop`: what it waited for has happened and the process ends now. */
   z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
+  /** A step of a reload is done; `refusal` says why not. An `abort` is not answered. */
+  reloadAnswerSchema,
   serverSchema,
   /** A connection that `server_open` told of is gone. */
   z.object({ kind: z.literal('server_end'), id: z.number().int() }),

@@ -8,6 +8,7 @@ import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
 import { inheritanceOf, type Listener } from './listener.ts';
 import { cancelOrphans } from './orphans.ts';
+import { ReloadRound } from './reload-round.ts';
 import { workerSocketPath } from './runtime-dir.ts';
 import { workerNodeFlags } from './worker-command.ts';
 import { FIRST_SOCKET_FD, WorkerProcess } from './worker-process.ts';
@@ -61,6 +62,12 @@ export class Fleet {
   readonly #nodeFlags = workerNodeFlags();
   readonly #secret = randomBytes(SECRET_BYTES).toString('hex');
   #phase: Phase = Phase.starting;
+  /** The configuration in force, which new processes get. */
+  #config: Config;
+  /** The one before it, until a reload has ended: its limits hold as well. */
+  #previous: Config | null = null;
+  #log: LogOutputs;
+  #round: ReloadRound | null = null;
   #startError: ConfigError | null = null;
   #onUp: () => void = () => {};
   #onEnd: () => void = () => {};
@@ -74,6 +81,8 @@ export class Fleet {
 
   constructor(options: FleetOptions) {
     this.#options = options;
+    this.#config = options.config;
+    this.#log = options.log;
     this.#places = Array.from({ length: options.size }, (_, id) => ({
       id,
       backoff: new Backoff(),
@@ -115,6 +124,30 @@ export class Fleet {
     for (const { process } of this.#places) process?.send({ kind: 'reopen_log' });
   }
 
+  /**
+   * Puts a configuration in force in all workers or in none; one round at a time. Returns null when
+   * it is in force everywhere, else why it is not.
+   * @param onDecided called when all have agreed, before anything changes
+   */
+  async reload(config: Config, outputs: LogOutputs, onDecided: () => void): Promise<string | null> {
+    const round = new ReloadRound(config, outputs, {
+      members: () => this.#places.flatMap(({ process }) => (process?.hasStart ? [process] : [])),
+      onDecided: () => {
+        this.#previous = this.#config;
+        this.#config = config;
+        this.#log = outputs;
+        onDecided();
+      },
+      onReleased: () => {
+        this.#previous = null;
+      },
+    });
+    this.#round = round;
+    const refusal = await round.run();
+    this.#round = null;
+    return refusal;
+  }
+
   /** Ends all workers and waits until none is left. May be called again with a faster mode. */
   async stop(mode: StopMode): Promise<void> {
     this.#phase = Math.max(this.#phase, Phase.stopping) as Phase;
@@ -132,7 +165,7 @@ export class Fleet {
   }
 
   #spawn(place: Place): void {
-    const { config, listeners, runtimeDir, workerMain } = this.#options;
+    const { listeners, runtimeDir, workerMain } = this.#options;
     const { descriptors, grants } = inheritanceOf(listeners, place.id, FIRST_SOCKET_FD);
     const incarnation = ++place.incarnation;
     // A process that was killed leaves its socket's file behind, in the way of its successor.
@@ -140,7 +173,8 @@ export class Fleet {
     place.restart = null;
     const start = (): StartMessage => ({
       kind: 'start',
-      config,
+      config: this.#config,
+      previous: this.#previous,
       workerId: place.id,
       size: this.#places.length,
       incarnation,
@@ -148,9 +182,9 @@ export class Fleet {
       runtimeDir,
       fleetSecret: this.#secret,
       state: { isPaused: this.isPaused },
-      log: this.#options.log,
+      log: this.#log,
     });
-    const stallTimeout = config.fleet.worker_stall_timeout;
+    const stallTimeout = this.#config.fleet.worker_stall_timeout;
     const spec = { workerMain, nodeFlags: this.#nodeFlags, descriptors, stallTimeout, start };
     const worker = new WorkerProcess(incarnation, spec, {
       onReady: () => this.#onReady(place, worker),
@@ -160,6 +194,7 @@ export class Fleet {
       onHandoff: (handoff, handle) => {
         this.#passOn({ ...handoff, visited: [...handoff.visited, place.id] }, handle);
       },
+      onReload: (answer) => this.#round?.onAnswer(worker, answer),
       onExit: (how) => this.#onExit(place, worker, how),
     });
     place.process = worker;
@@ -189,6 +224,7 @@ export class Fleet {
   #onExit(place: Place, worker: WorkerProcess, how: string): void {
     place.process = null;
     place.endedAt = performance.now();
+    this.#round?.onExit(worker);
     const { id } = place;
     if (this.#phase === Phase.starting) {
       this.#abandonStart(`worker ${id} died while starting: ${how}`);

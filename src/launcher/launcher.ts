@@ -8,6 +8,7 @@ import { Fleet } from './fleet.ts';
 import type { Listener } from './listener.ts';
 import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
 import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
+import { Reloader, type ReloadResult } from './reload.ts';
 import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
 import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
@@ -19,6 +20,8 @@ export interface LauncherOptions {
   readonly realFile: string;
   /** Where the workers log; the launcher's own log is set up by its caller. */
   readonly log: LogOutputs;
+  /** The same for a configuration that is loaded later; default: `log` with that one's `logfile`. */
+  readonly outputsOf?: (config: Config) => LogOutputs;
   /** The worker's program; default: pgfleet's own. */
   readonly workerMain?: string;
 }
@@ -37,8 +40,14 @@ export class Launcher {
   readonly #undo: (() => void)[] = [];
   #listeners: Listener[] = [];
   #fleet: Fleet | null = null;
+  #reloader: Reloader | null = null;
   #stopMode: StopMode | null = null;
   #hasStarted = false;
+  #onStarted: () => void = () => {};
+  /** Settled when `start` is over, whatever came of it. */
+  readonly #started = new Promise<void>((resolve) => {
+    this.#onStarted = resolve;
+  });
   #onFinished: () => void = () => {};
   /** Settled when the fleet has been stopped and nothing of it is left. */
   readonly finished = new Promise<void>((resolve) => {
@@ -79,6 +88,8 @@ export class Launcher {
       await this.#fleet?.stop('now');
       this.#cleanUp();
       throw error;
+    } finally {
+      this.#onStarted();
     }
   }
 
@@ -104,11 +115,15 @@ export class Launcher {
     this.#fleet?.resume();
   }
 
-  /** Opens log files anew, so that they can be rotated. */
-  reload(): void {
-    log.reopen();
-    this.#fleet?.reopenLogs();
-    log.warning('reload is not supported yet, keeping the configuration');
+  /**
+   * Reads the configuration anew and puts it in force in all workers, or in none when there is an
+   * error in it, which is in the log then. Opens log files anew, so that they can be rotated. A call
+   * during the start waits for its end.
+   */
+  async reload(): Promise<ReloadResult> {
+    await this.#started;
+    if (this.#reloader === null) return { ok: false, text: 'the fleet does not run' };
+    return await this.#reloader.reload();
   }
 
   /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
@@ -138,7 +153,16 @@ export class Launcher {
       workerMain,
       log: outputs,
     });
-    return await this.#fleet.start();
+    const fleet = this.#fleet;
+    this.#reloader = new Reloader({
+      config,
+      size: fleetSize(config.fleet.size),
+      outputsOf:
+        this.#options.outputsOf ?? ((next) => ({ ...outputs, logfile: next.settings.logfile })),
+      spread: (next, nextOutputs, onDecided) => fleet.reload(next, nextOutputs, onDecided),
+      reopenLogs: () => fleet.reopenLogs(),
+    });
+    return await fleet.start();
   }
 
   #logLimits(): void {

@@ -8,7 +8,7 @@ export interface SignalTarget {
   stop(mode: StopMode): void;
   pause(): void;
   resume(): void;
-  reload(): void;
+  reload(): Promise<unknown>;
 }
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2'] as const;
@@ -32,7 +32,7 @@ export function onSignal(signal: FleetSignal, target: SignalTarget): void {
       break;
     case 'SIGHUP':
       log.info('got SIGHUP, re-reading config');
-      target.reload();
+      void target.reload();
       break;
     case 'SIGUSR1':
       if (target.isPaused) {

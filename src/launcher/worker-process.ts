@@ -3,6 +3,7 @@ import {
   type FromWorker,
   fromWorkerSchema,
   type Handoff,
+  type ReloadAnswer,
   type ServerReport,
   type StartMessage,
   type ToWorker,
@@ -36,6 +37,7 @@ export interface WorkerEvents {
   /** It answers again after having been called silent. */
   onAwake(): void;
   onHandoff(handoff: Handoff, handle: RawHandle): void;
+  onReload(answer: ReloadAnswer): void;
   /** Called once, after every message; `how` is `signal SIGKILL`, `exit code 1` or why it never ran. */
   onExit(how: string): void;
 }
@@ -85,6 +87,11 @@ export class WorkerProcess {
     this.#child.on('close', (code, signal) => {
       this.#onExit(signal === null ? `exit code ${code}` : `signal ${signal}`);
     });
+  }
+
+  /** It has been sent its `start`, so that further messages reach it. */
+  get hasStart(): boolean {
+    return this.#hasStart;
   }
 
   /** 0 when the process could not be made. */
@@ -171,6 +178,9 @@ export class WorkerProcess {
         break;
       case 'server_end':
         this.servers.delete(message.id);
+        break;
+      case 'reload_answer':
+        this.#events.onReload(message);
         break;
       case 'handoff':
         // A client that left on the way arrives without its socket.

@@ -3,6 +3,7 @@ import {
   type ConfigIndex,
   effectiveCheckQuery,
   effectiveIdleTransactionTimeout,
+  effectiveMinPoolSize,
   effectivePoolMode,
   effectiveQueryTimeout,
   effectiveServerLifetime,
@@ -22,6 +23,10 @@ export interface PoolPlan {
   readonly minSize: number;
   readonly serverLifetimeMs: number;
   readonly serverIdleMs: number;
+  /** Milliseconds without clients and servers after which the pool is dropped; 0: never. */
+  readonly poolIdleMs: number;
+  /** A linked server that is to be closed is not kept until its client's session ends. */
+  readonly closesFast: boolean;
   readonly checkDelayMs: number;
   readonly connectTimeoutMs: number;
   readonly loginRetryMs: number;
@@ -59,6 +64,8 @@ export function planPool(
     minSize: share.min,
     serverLifetimeMs: effectiveServerLifetime(index, entry) * 1000,
     serverIdleMs: settings.server_idle_timeout * 1000,
+    poolIdleMs: isAlwaysWanted(index, entry, user) ? 0 : settings.pool_idle_timeout * 1000,
+    closesFast: settings.server_fast_close,
     checkDelayMs: settings.server_check_delay * 1000,
     connectTimeoutMs: settings.server_connect_timeout * 1000,
     loginRetryMs: settings.server_login_retry * 1000,
@@ -72,4 +79,19 @@ export function planPool(
     isRoundRobin: settings.server_round_robin,
     maxPreparedStatements: mode === 'session' ? 0 : settings.max_prepared_statements,
   };
+}
+
+/** `plan` with no more room than `other` gives. */
+export function withSmallerSizes(plan: PoolPlan, other: PoolPlan): PoolPlan {
+  return {
+    ...plan,
+    size: Math.min(plan.size, other.size),
+    reserveSize: Math.min(plan.reserveSize, other.reserveSize),
+    minSize: Math.min(plan.minSize, other.minSize),
+  };
+}
+
+/** The pool of a forced user with a minimum is kept without clients. */
+function isAlwaysWanted(index: ConfigIndex, entry: DatabaseEntry, user: string): boolean {
+  return entry.user !== null && effectiveMinPoolSize(index, entry, user) > 0;
 }

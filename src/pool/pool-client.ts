@@ -1,13 +1,14 @@
 import type { LinkedClient, ServerConnection } from '../server/server-connection.ts';
 import type { Listed } from '../util/list.ts';
+import type { Pool } from './pool.ts';
 import type { ReplicationRequest } from './replication.ts';
 
 /** Where a client gets its server: from its pool, or from what the pool has for replication. */
 export interface ServerSource {
   /** True when the client has a server now; false when it waits or has been refused. */
   acquire(client: PoolClient): boolean;
-  /** Puts the client in the queue and sees to it that a server comes. */
-  enqueue(client: PoolClient): void;
+  /** Puts the client in the queue and sees to it that a server comes; `since`: the wait began then. */
+  enqueue(client: PoolClient, since?: number): void;
   /** The client is going: takes it out of the queue or off its server. */
   leave(client: PoolClient): void;
 }
@@ -15,6 +16,9 @@ export interface ServerSource {
 /** A client session, as its pool sees it. */
 export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   readonly id: number;
+  /** Its login name. */
+  readonly userName: string;
+  pool: Pool | null;
   /** The server that it is linked to. */
   server: ServerConnection | null;
   /** It has been told that it may send queries. */

@@ -62,10 +62,10 @@ export class Pool implements ServerOwner, ServerSource {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
-  readonly maxPacketBytes: number;
-  readonly logsConnections: boolean;
-  readonly logsDisconnections: boolean;
-  readonly #options: PoolOptions;
+  maxPacketBytes: number;
+  logsConnections: boolean;
+  logsDisconnections: boolean;
+  #options: PoolOptions;
   plan: PoolPlan;
   readonly opening = new List<ServerConnection>();
   readonly idle = new List<ServerConnection>();
@@ -80,14 +80,20 @@ export class Pool implements ServerOwner, ServerSource {
   /** Logged-in clients of this pool, waiting ones included. */
   clients = 0;
   isPaused = false;
-  /** Servers are being let go for good: nobody may queue. */
+  /** Servers are being let go for good: nobody may queue, and no connection is opened. */
   isShuttingDown = false;
+  /** A retired pool of the same database and user, whose connections count against this size too. */
+  predecessor: Pool | null = null;
+  /** Last moment, in milliseconds of the coarse clock, at which it had a client or a connection. */
+  lastUsed = clock.now;
   /** Parameters for the welcome, in order, once the first connection has logged in. */
   welcome: ReadonlyMap<string, string> | null = null;
   /** The server's original values of the tracked ones. */
   welcomeTracked: TrackedValues | null = null;
   readonly #userBudget: Budget;
-  readonly #opener: Opener;
+  #opener: Opener;
+  /** Where its clients belong since it has been retired. */
+  #successor: ((client: PoolClient) => Pool) | null = null;
   readonly #credentials: () => Credentials;
   readonly #evictFor: (pool: Pool, budget: Budget) => void;
   readonly #onSlotFree: (pool: Pool) => void;
@@ -152,7 +158,7 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   get hasRoom(): boolean {
-    return this.total < this.plan.size;
+    return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
   }
 
   /** Another connection would exceed a limit. */
@@ -186,8 +192,14 @@ export class Pool implements ServerOwner, ServerSource {
 
   // Clients
 
+  /** What gives such a client its server. */
+  sourceFor(client: PoolClient): ServerSource {
+    return client.replication === null ? this : this.replication;
+  }
+
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
   acquire(client: PoolClient): boolean {
+    if (this.isRetired) return this.moveOn(client).acquire(client);
     if (this.waiting.size === 0 && !this.isPaused) {
       const server = this.#takeIdle();
       if (server !== null) return this.link(client, server);
@@ -214,13 +226,13 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   /** Puts the client at the end of the queue and sees to it that a server comes. */
-  enqueue(client: PoolClient): void {
-    this.startWait(client, this.waiting);
+  enqueue(client: PoolClient, since = clock.now): void {
+    this.startWait(client, this.waiting, since);
   }
 
   /** The same for a queue of this pool. */
-  startWait(client: PoolClient, queue: List<PoolClient>): void {
-    client.waitStart = clock.now;
+  startWait(client: PoolClient, queue: List<PoolClient>, since: number): void {
+    client.waitStart = since;
     client.hasBeenNotified = false;
     queue.append(client);
     this.serveQueue();
@@ -297,7 +309,10 @@ export class Pool implements ServerOwner, ServerSource {
       server.close('transaction blocks not allowed in statement pooling mode');
       return;
     }
-    if (this.#keepsServer(server)) return;
+    if (this.#keepsServer(server)) {
+      if (server.isCloseNeeded) this.#closeFast(server);
+      return;
+    }
     this.giveBack(client, server);
   }
 
@@ -508,7 +523,7 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Nothing but a limit stands against another connection attempt. */
   get canAttempt(): boolean {
-    if (this.opening.size > 0 || this.isPaused) return false;
+    if (this.opening.size > 0 || this.isPaused || this.isShuttingDown) return false;
     return !this.#hasLoginFailed || clock.now - this.#attemptAt >= this.plan.loginRetryMs;
   }
 
@@ -633,6 +648,84 @@ export class Pool implements ServerOwner, ServerSource {
     this.serveQueue();
   }
 
+  // Reload
+
+  /** Another configuration is in force. `opener` is null when connections are made as before. */
+  reconfigure(options: PoolOptions, plan: PoolPlan, opener: Opener | null): void {
+    this.#options = options;
+    this.maxPacketBytes = options.maxPacketBytes;
+    this.logsConnections = options.logsConnections;
+    this.logsDisconnections = options.logsDisconnections;
+    if (opener !== null) this.#opener = opener;
+    if (this.plan.mode === 'session' && plan.mode !== 'session') {
+      // What a session has left behind is cleared away in session mode only.
+      for (const server of this.linked) {
+        if (server.owner === this) server.isCloseNeeded = true;
+      }
+    }
+    this.plan = plan;
+  }
+
+  /**
+   * Serves nobody any more: what waits goes to `successor`, as do clients when they next need a
+   * server. Null: its clients are about to be closed.
+   */
+  retire(successor: ((client: PoolClient) => Pool) | null): void {
+    this.isShuttingDown = true;
+    this.#successor = successor;
+    this.plan = { ...this.plan, minSize: 0 };
+    if (successor === null) return;
+    for (const client of this.waiting) this.moveOn(client);
+    this.replication.moveOn();
+  }
+
+  get isRetired(): boolean {
+    return this.#successor !== null;
+  }
+
+  /** Gives a client without a server to the pool where it belongs now, and returns that. */
+  moveOn(client: PoolClient): Pool {
+    const next = this.#successor!(client);
+    const isWaiting = client.list !== null;
+    client.list?.remove(client);
+    this.clients--;
+    next.clients++;
+    client.pool = next;
+    if (!isWaiting) return next;
+    if (!client.isWelcomed && next.welcome !== null) client.onPoolReady();
+    else next.sourceFor(client).enqueue(client, client.waitStart);
+    return next;
+  }
+
+  /** Closes every connection, linked ones too, and forgets the parameters for the welcome. */
+  closeAll(reason: string): void {
+    this.welcome = null;
+    this.welcomeTracked = null;
+    const lists = [this.opening, this.idle, this.used, this.tested, this.held, this.linked];
+    for (const list of lists) for (const server of list) server.close(reason);
+  }
+
+  /**
+   * The limits leave this worker no connection of the pool, so nobody who waits here would ever be
+   * served: they are told to come back, and are then passed to a worker that has one.
+   */
+  turnAwaySlotless(): void {
+    if (this.isPaused || this.isShuttingDown) return;
+    const { size, reserveSize } = this.plan;
+    const slots = Math.min(size + reserveSize, this.database.budget.max, this.#userBudget.max);
+    if (slots > 0 || this.connected + this.opening.size > 0) return;
+    for (const client of this.#queued()) client.refuse('57P01', 'database configuration changed');
+  }
+
+  /** `server_fast_close`: a session's server that is to be replaced goes between two transactions. */
+  #closeFast(server: ServerConnection): void {
+    const { mode, closesFast } = this.plan;
+    const client = server.client as PoolClient | null;
+    if (!closesFast || mode !== 'session' || client === null || client.isMidRequest) return;
+    if (!server.isAtRest || server.isInTransaction || server.isRunningOwn) return;
+    server.close('database configuration changed');
+  }
+
   // Maintenance, three times a second
 
   /** Everything that time alone brings about. `now` is the coarse clock's. */
@@ -666,6 +759,9 @@ export class Pool implements ServerOwner, ServerSource {
     }
     for (const server of this.closing) {
       this.#tickClosing(server, now);
+    }
+    if (plan.closesFast) {
+      for (const server of this.linked) if (server.isCloseNeeded) this.#closeFast(server);
     }
     const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
     if (!mayTimeOut) return;
@@ -753,6 +849,7 @@ export class Pool implements ServerOwner, ServerSource {
         if (surplus-- > 0) server.close('too many servers in the pool');
       }
     }
+    if (this.clients > 0 || this.total > 0) this.lastUsed = clock.now;
     const isWanted = this.clients > 0 || this.database.entry.user !== null;
     if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) {
       this.open(false);

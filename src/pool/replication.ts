@@ -7,6 +7,7 @@ import {
   ServerState,
 } from '../server/server-connection.ts';
 import type { Refusal } from '../server/server-login.ts';
+import { clock } from '../util/clock.ts';
 import { List } from '../util/list.ts';
 import type { Pool } from './pool.ts';
 import type { PoolClient, ServerSource } from './pool-client.ts';
@@ -44,12 +45,14 @@ export class ReplicationServers implements ServerSource {
 
   /** Queues the client, or refuses it; its server never comes at once, so this returns false. */
   acquire(client: PoolClient): boolean {
-    if (!this.#pool.refusesToQueue(client)) this.enqueue(client);
+    const pool = this.#pool;
+    if (pool.isRetired) return pool.moveOn(client).replication.acquire(client);
+    if (!pool.refusesToQueue(client)) this.enqueue(client);
     return false;
   }
 
-  enqueue(client: PoolClient): void {
-    this.#pool.startWait(client, this.waiting);
+  enqueue(client: PoolClient, since = clock.now): void {
+    this.#pool.startWait(client, this.waiting, since);
   }
 
   leave(client: PoolClient): void {
@@ -63,9 +66,19 @@ export class ReplicationServers implements ServerSource {
       return;
     }
     // A connection for it may be on its way that has not got to the startup packet.
-    for (const link of this.#links) {
-      if (link.client === client) link.server?.close('replication client disconnected');
+    this.#linkOf(client)?.server?.close('replication client disconnected');
+  }
+
+  /** The pool serves nobody any more: clients for whom no connection is on its way go where it says. */
+  moveOn(): void {
+    for (const client of this.waiting) {
+      if (this.#linkOf(client) === null) this.#pool.moveOn(client);
     }
+  }
+
+  #linkOf(client: PoolClient): ReplicationLink | null {
+    for (const link of this.#links) if (link.client === client) return link;
+    return null;
   }
 
   /** A client waits here, and has done so for longer than any of the pool's other clients. */
@@ -98,6 +111,7 @@ export class ReplicationServers implements ServerSource {
 
   /** What is not to be used any longer is closed at once: such a session would never come free. */
   tick(): void {
+    if (this.#pool.isRetired) this.moveOn();
     for (const { server } of this.#links) {
       if (server?.isCloseNeeded) server.close('database configuration changed');
     }

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
-import type { ConnectionOptions } from 'node:tls';
+import { type ConnectionOptions, createSecureContext } from 'node:tls';
 import type { Settings } from '../config/schema.ts';
 import { cipherList, protocolRange } from '../config/tls-values.ts';
 
@@ -40,6 +40,11 @@ export class ServerTls {
       }
     }
     this.#base = base;
+  }
+
+  /** @throws when OpenSSL cannot use what the files hold, which would fail each connect */
+  check(): void {
+    if (this.isAsked) createSecureContext(this.#base);
   }
 
   /** Options of `tls.connect` for a connection to `host`. */

@@ -1,5 +1,6 @@
 import { type Handoff, toWorkerSchema } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
+import { WorkerReload } from './reload.ts';
 import { Worker } from './worker.ts';
 
 /**
@@ -8,6 +9,7 @@ import { Worker } from './worker.ts';
  */
 
 let worker: Worker | null = null;
+let reload: WorkerReload | null = null;
 let incarnation = 0;
 
 function send(message: object, handle?: object, onDone?: (error: Error | null) => void): boolean {
@@ -32,6 +34,7 @@ async function start(message: unknown): Promise<void> {
   try {
     log.configure(parsed.log);
     worker = new Worker(parsed, { send: (message) => void send(message), sendHandoff });
+    reload = new WorkerReload(worker, incarnation, (answer) => void send(answer));
     await worker.run();
     send({ kind: 'ready', incarnation });
   } catch (error) {
@@ -60,6 +63,12 @@ function onMessage(raw: unknown, handle: unknown): void {
       break;
     case 'reopen_log':
       log.reopen();
+      break;
+    case 'reload_prepare':
+      reload?.prepare(message);
+      break;
+    case 'reload_step':
+      reload?.step(message.version, message.step);
       break;
     case 'stop':
       worker?.stop(message.mode, () => {

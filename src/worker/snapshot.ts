@@ -34,9 +34,9 @@ export interface LiveRooms {
 export class LiveSnapshots implements SnapshotSource {
   readonly #rooms: LiveRooms;
   readonly #startedAt = clock.now;
-  /** Counters at the last `stats_period` tick and at the one before it, by database. */
-  #last = new Map<string, Counters>();
-  #older = new Map<string, Counters>();
+  /** Counters at the last `stats_period` tick and at the one before it, of each database there is. */
+  #last = new Map<Traffic, Counters>();
+  #older = new Map<Traffic, Counters>();
   #lastAt: number;
   #olderAt: number;
 
@@ -54,8 +54,8 @@ export class LiveSnapshots implements SnapshotSource {
     this.#olderAt = this.#lastAt;
     this.#lastAt = now;
     this.#last = new Map();
-    for (const { name, traffic } of this.#rooms.pools.databases) {
-      this.#last.set(name, countersOf(traffic));
+    for (const { traffic } of this.#rooms.pools.databases) {
+      this.#last.set(traffic, countersOf(traffic));
     }
   }
 
@@ -93,7 +93,7 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.stats = [...pools.databases].map(({ name, traffic }) => ({
         database: name,
         current: countersOf(traffic),
-        older: this.#older.get(name) ?? zeroCounters(),
+        older: this.#older.get(traffic) ?? zeroCounters(),
       }));
     }
     if (parts.includes('lists')) {

@@ -1,19 +1,22 @@
 import type { Socket } from 'node:net';
 import { ConsoleFactory } from '../admin/console.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
-import { classifySecret, type StoredSecret } from '../auth/secret.ts';
-import { parseUserlist } from '../auth/userlist.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
 import { Canceller, type CancelTarget } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
-import type { ClientContext } from '../client/context.ts';
+import { type ClientContext, clientConfig } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
-import { ConfigIndex, poolUserOf } from '../config/effective.ts';
+import {
+  ConfigIndex,
+  effectiveClientIdleTimeout,
+  effectiveQueryWaitTimeout,
+  poolUserOf,
+} from '../config/effective.ts';
+import type { Settings } from '../config/schema.ts';
 import { poolShares } from '../config/split.ts';
-import { splitCommas, splitNames } from '../config/values.ts';
+import { splitCommas } from '../config/values.ts';
 import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
-import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
 import {
@@ -24,15 +27,16 @@ import {
   wrapHandle,
 } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
+import type { PoolOptions } from '../pool/pool.ts';
 import { PoolSet } from '../pool/pool-set.ts';
 import { StatementRegistry } from '../prepared/registry.ts';
 import { StatementTranslator } from '../prepared/translator.ts';
 import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
-import { ServerTls } from '../tls/server-tls.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
 import { Listeners } from './listeners.ts';
+import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
 
 /**
@@ -53,16 +57,20 @@ export class Worker {
   readonly sessions = new Set<ClientSession>();
   readonly #start: StartMessage;
   readonly #channel: LauncherChannel;
-  readonly #index: ConfigIndex;
+  #built: BuiltConfig;
   readonly #context: ClientContext;
   readonly #pools: PoolSet;
   readonly #canceller: Canceller;
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
-  readonly #sockets: SocketOptions;
-  readonly #secrets: ReadonlyMap<string, StoredSecret>;
+  /** For sockets opened from now on. */
+  #sockets: SocketOptions;
+  /** For server connections opened from now on; openers keep this object. */
+  readonly #openerOptions: { -readonly [K in keyof OpenerOptions]: OpenerOptions[K] };
+  #poolOptions: PoolOptions;
   readonly #passThrough = new PassThroughKeys();
+  readonly #entrySecrets = new EntrySecrets();
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
   #stopMode: StopMode | null = null;
@@ -72,38 +80,38 @@ export class Worker {
   constructor(start: StartMessage, channel: LauncherChannel) {
     this.#start = start;
     this.#channel = channel;
-    this.#index = new ConfigIndex(start.config);
+    this.#built = buildConfig(start.config, null);
     const { settings } = this.#index;
+    const previous = start.previous === null ? null : new ConfigIndex(start.previous);
     const { workerId: worker, size } = start;
     startIds(worker, size);
-    this.#sockets = { keepAlive: settings.tcp_keepalive, keepAliveIdle: settings.tcp_keepidle };
-    this.#secrets = this.#readUsers();
+    this.#sockets = socketOptions(settings);
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     const translator = new StatementTranslator(registry, settings.max_prepared_statements);
-    const openerOptions: OpenerOptions = {
+    this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
-      tls: new ServerTls(settings),
+      tls: this.#built.tls,
+    };
+    this.#poolOptions = {
+      tracked,
+      registry,
+      translator,
+      ...poolSettings(settings),
+      onServerOpen: ({ id, place, cancelKey }) => {
+        const key = cancelKey.toString('base64');
+        channel.send({ kind: 'server_open', id, place, key });
+      },
+      onServerEnd: ({ id }) => channel.send({ kind: 'server_end', id }),
     };
     this.#pools = new PoolSet(
       this.#index,
       { worker, size },
-      {
-        tracked,
-        registry,
-        translator,
-        maxPacketBytes: settings.max_packet_size,
-        logsConnections: settings.log_connections,
-        logsDisconnections: settings.log_disconnections,
-        onServerOpen: ({ id, place, cancelKey }) => {
-          const key = cancelKey.toString('base64');
-          channel.send({ kind: 'server_open', id, place, key });
-        },
-        onServerEnd: ({ id }) => channel.send({ kind: 'server_end', id }),
-      },
-      (entry) => new ServerOpener(openerOptions, entry, entry.name, worker),
+      this.#poolOptions,
+      (entry) => new ServerOpener(this.#openerOptions, entry, entry.name, worker),
       (entry, user) => this.#credentials(entry, user),
+      previous,
     );
     const keys = new CancelKeys<CancelTarget>(worker, settings.peer_id);
     this.#mesh = new Mesh({
@@ -113,45 +121,49 @@ export class Worker {
       onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
       onRequest: (request) => console.answer(request),
     });
+    const indexNow = (): ConfigIndex => this.#index;
     this.#canceller = new Canceller({
       keys,
       mesh: this.#mesh,
       worker,
       size,
-      peerId: settings.peer_id,
+      get peerId() {
+        return indexNow().settings.peer_id;
+      },
       peer: (id) => this.#index.peer(id),
       connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
-      waitTimeoutMs: settings.cancel_wait_timeout * 1000,
+      get waitTimeoutMs() {
+        return indexNow().settings.cancel_wait_timeout * 1000;
+      },
     });
     this.#snapshots = new LiveSnapshots({
       worker,
       sessions: this.sessions,
       pools: this.#pools,
       canceller: this.#canceller,
-      users: () => this.#secrets.keys(),
+      users: () => this.#built.secrets.keys(),
       admission: () => this.#context.admission,
-      index: this.#index,
+      get index() {
+        return indexNow();
+      },
     });
     const console = new ConsoleFactory({
       source: this.#snapshots,
-      config: () => this.#start.config,
+      config: () => this.#index.config,
       mesh: this.#mesh,
     });
     this.#context = {
-      index: this.#index,
+      ...clientConfig(this.#index),
       tracked,
       registry,
       translator,
-      ignoredParameters: new Set(splitNames(settings.ignore_startup_parameters)),
-      adminUsers: new Set(splitNames(settings.admin_users)),
-      statsUsers: new Set(splitNames(settings.stats_users)),
       pools: this.#pools,
-      admission: new Admission(this.#index, worker, size),
+      admission: new Admission(this.#index, worker, size, previous),
       cancelKeys: keys,
       passThrough: this.#passThrough,
       console,
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
-      secretOf: (user) => this.#secrets.get(user) ?? null,
+      secretOf: (user) => this.#built.secrets.get(user) ?? null,
       isShuttingDown: false,
       onCancelRequest: (packet, done) => this.#canceller.handle(packet, done),
       worker,
@@ -162,6 +174,15 @@ export class Worker {
     this.#listeners = new Listeners(start.listeners, settings.listen_backlog, (socket, label) =>
       this.#onConnection(socket, label),
     );
+  }
+
+  get #index(): ConfigIndex {
+    return this.#built.index;
+  }
+
+  /** The configuration in force. */
+  get built(): BuiltConfig {
+    return this.#built;
   }
 
   get clients(): number {
@@ -183,6 +204,52 @@ export class Worker {
 
   resume(): void {
     inTurn(() => this.#pools.resume());
+  }
+
+  /**
+   * Puts another configuration in force, apart from what it raises: each limit is the smaller of the
+   * old and the new one until `release`.
+   */
+  reconfigure(built: BuiltConfig): void {
+    this.#built = built;
+    const { index, tls, secrets } = built;
+    const { settings } = index;
+    inTurn(() => {
+      const context = Object.assign(this.#context, clientConfig(index));
+      context.translator.limit = settings.max_prepared_statements;
+      context.cancelKeys.peerId = settings.peer_id;
+      context.admission.reconfigure(index);
+      this.#passThrough.retain((user) => secrets.get(user) ?? null);
+      this.#entrySecrets.retain(index.config);
+      this.#sockets = socketOptions(settings);
+      this.#openerOptions.sockets = this.#sockets;
+      this.#openerOptions.tls = tls;
+      this.#poolOptions = { ...this.#poolOptions, ...poolSettings(settings) };
+      this.#pools.reconfigure(index, this.#poolOptions);
+      for (const session of [...this.sessions]) this.#reconfigureSession(session);
+      this.#pools.closeGone();
+    });
+  }
+
+  #reconfigureSession(session: ClientSession): void {
+    const { pool } = session;
+    if (pool === null) return;
+    if (pool.database.isGone) {
+      session.fatal('database removed');
+      return;
+    }
+    if (pool.isRetired && session.isIdle) pool.moveOn(session);
+    const { entry } = pool.database;
+    session.queryWaitTimeout = effectiveQueryWaitTimeout(this.#index, entry, session.userName);
+    session.idleTimeoutMs = effectiveClientIdleTimeout(this.#index, session.userName) * 1000;
+  }
+
+  /** Every worker has the configuration of `reconfigure`: what it raises may be used. */
+  release(): void {
+    inTurn(() => {
+      this.#context.admission.release();
+      this.#pools.release();
+    });
   }
 
   /** A client that another worker passes on. */
@@ -276,37 +343,14 @@ export class Worker {
     return true;
   }
 
-  #readUsers(): ReadonlyMap<string, StoredSecret> {
-    const text = this.#start.config.authFileText;
-    if (text === null) return new Map();
-    const { users, problems } = parseUserlist(text);
-    for (const { line, text: what } of problems) {
-      log.error(`${what} (${this.#index.settings.auth_file}:${line})`);
-    }
-    return users;
-  }
-
   /** How the pool of `entry` and `user` logs in to its server. */
   #credentials(entry: DatabaseEntry, user: string): Credentials {
     const secret =
       entry.user !== null && entry.password !== null
-        ? this.#passwordOf(entry)
-        : (this.#secrets.get(user) ?? null);
+        ? this.#entrySecrets.of(entry.password)
+        : (this.#built.secrets.get(user) ?? null);
     const clientKeys = secret === null ? null : this.#passThrough.find(user, secret);
     return { user, secret, clientKeys };
-  }
-
-  readonly #entrySecrets = new Map<string, StoredSecret>();
-
-  /** One object per password, because what is derived from it is cached with it. */
-  #passwordOf(entry: DatabaseEntry): StoredSecret {
-    const password = entry.password!;
-    let secret = this.#entrySecrets.get(password);
-    if (secret === undefined) {
-      secret = classifySecret(password);
-      this.#entrySecrets.set(password, secret);
-    }
-    return secret;
   }
 
   #tick(): void {
@@ -332,4 +376,19 @@ export class Worker {
     }
     if (this.#stopMode !== null) this.#checkStopped();
   }
+}
+
+function socketOptions(settings: Settings): SocketOptions {
+  return { keepAlive: settings.tcp_keepalive, keepAliveIdle: settings.tcp_keepidle };
+}
+
+/** The settings that pools copy. */
+function poolSettings(
+  settings: Settings,
+): Pick<PoolOptions, 'maxPacketBytes' | 'logsConnections' | 'logsDisconnections'> {
+  return {
+    maxPacketBytes: settings.max_packet_size,
+    logsConnections: settings.log_connections,
+    logsDisconnections: settings.log_disconnections,
+  };
 }

@@ -499,14 +499,22 @@ test('a log file is opened anew on SIGHUP, by the launcher and by its workers al
   const folder = newFolder(t);
   const logfile = join(folder, 'stderr.log');
   const fleet = await startedEchoFleet(t, { folder, settings: { logfile }, fleet: { size: 1 } });
+  const file = join(folder, 'pgfleet.ini');
+  writeFileSync(file, `[pgbouncer]\nlogfile = ${logfile}\n`);
   renameSync(logfile, `${logfile}.1`);
   fleet.child.kill('SIGHUP');
-  await fleet.waitFor(/ WARNING reload is not supported yet/);
-  assert.match(readFileSync(`${logfile}.1`, 'utf8'), / LOG got SIGHUP, re-reading config\n$/);
-  assert.match(
-    readFileSync(logfile, 'utf8'),
-    /^[^\n]* WARNING reload is not supported yet[^\n]*\n$/,
+  await until(
+    () => existsSync(logfile),
+    () => 'a new log file',
   );
+  // What the load says is in the old file, what follows in the new one.
+  assert.match(
+    readFileSync(`${logfile}.1`, 'utf8'),
+    / LOG got SIGHUP, re-reading config\n.* WARNING changed in the file but kept until a restart/,
+  );
+  fleet.child.kill('SIGUSR1');
+  await fleet.waitFor(/ LOG got SIGUSR1/);
+  assert.match(readFileSync(logfile, 'utf8'), /^[^\n]* LOG got SIGUSR1[^\n]*\n$/);
   const client = connect(t, { host: '127.0.0.1', port: fleet.port });
   await until(
     async () => (await client.ask('reopened')) === '1',

@@ -2,6 +2,7 @@ import net from 'node:net';
 import type {
   FromWorker,
   Handoff,
+  ReloadStep,
   StartMessage,
   StopMode,
   ToWorker,
@@ -84,10 +85,22 @@ function endIfEmpty(): void {
   process.send?.({ kind: 'stopped', incarnation: start.incarnation }, () => process.exit(0));
 }
 
+function answer(step: ReloadStep, version: number): void {
+  tell({ kind: 'reload_answer', incarnation: start.incarnation, version, step, refusal: null });
+}
+
+function onReloadStep(step: ReloadStep, version: number): void {
+  // A worker opens its log anew when it switches.
+  if (step === 'commit') reopened++;
+  if (step !== 'abort') answer(step, version);
+}
+
 process.on('message', (message: ToWorker, handle: unknown) => {
   if (message.kind === 'start') void begin(message);
   else if (message.kind === 'ping') tell({ kind: 'pong', seq: message.seq, clients: clients.size });
   else if (message.kind === 'reopen_log') reopened++;
+  else if (message.kind === 'reload_prepare') answer('prepare', message.version);
+  else if (message.kind === 'reload_step') onReloadStep(message.step, message.version);
   else if (message.kind === 'stop') stop(message.mode);
   else if (message.kind === 'handoff') {
     serve(new net.Socket({ handle } as net.SocketConstructorOpts));

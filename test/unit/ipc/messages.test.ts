@@ -5,6 +5,7 @@ import { fromWorkerSchema, toWorkerSchema } from '../../../src/ipc/messages.ts';
 const start = {
   kind: 'start',
   config: { version: 1 },
+  previous: null,
   workerId: 3,
   size: 4,
   incarnation: 1,

@@ -82,7 +82,7 @@ function observe(t: TestContext, { signal, state }: Case): { text: string; acts:
     stop: (mode) => acts.push(`stop ${mode}`),
     pause: () => acts.push('pause'),
     resume: () => acts.push('resume'),
-    reload: () => acts.push('reload'),
+    reload: async () => acts.push('reload'),
     ...state,
   });
   return { text: readFileSync(logfile, 'utf8').split(' LOG ')[1]!.trimEnd(), acts };

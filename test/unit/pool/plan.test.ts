@@ -12,6 +12,8 @@ test('a plan has PgBouncer’s defaults, in milliseconds', (t) => {
     minSize: 0,
     serverLifetimeMs: 3_600_000,
     serverIdleMs: 600_000,
+    poolIdleMs: 0,
+    closesFast: false,
     checkDelayMs: 30_000,
     connectTimeoutMs: 15_000,
     loginRetryMs: 15_000,

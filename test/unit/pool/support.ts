@@ -197,7 +197,8 @@ export class FakeClient implements PoolClient {
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
-  readonly pool: Pool;
+  readonly userName = 'u';
+  pool: Pool;
   /** Called when it is given a server after a wait. */
   act: () => void = () => {};
 
@@ -213,7 +214,7 @@ export class FakeClient implements PoolClient {
   }
 
   get source(): ServerSource {
-    return this.replication === null ? this.pool : this.pool.replication;
+    return this.pool.sourceFor(this);
   }
 
   get isWaiting(): boolean {
