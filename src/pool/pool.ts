@@ -35,9 +35,11 @@ const MAX_CACHED_REASON_BYTES = 99;
 /**
  * How long the slot of a closed connection waits for the server's end of file: after a login that
  * came to nothing, after a session that was free, and after one that was running a statement, which
- * PostgreSQL brings to its end before it notices.
+ * PostgreSQL brings to its end before it notices. A walsender that streams on does not notice either:
+ * a reset ends it.
  */
 const LOGIN_GRACE_MS = 1000;
+const STREAM_GRACE_MS = 1000;
 const FREE_GRACE_MS = 10_000;
 const BUSY_GRACE_MS = 60_000;
 
@@ -161,9 +163,11 @@ export class Pool implements ServerOwner, ServerSource {
     return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
   }
 
-  /** Another connection would exceed a limit. */
-  get isFull(): boolean {
-    return !this.hasRoom || !this.database.budget.hasRoom || !this.#userBudget.hasRoom;
+  /** The setting whose limit another connection would exceed; null: none. */
+  get fullLimit(): string | null {
+    if (!this.hasRoom) return 'pool_size';
+    if (!this.database.budget.hasRoom) return 'max_db_connections';
+    return this.#userBudget.hasRoom ? null : 'max_user_connections';
   }
 
   /** Clients that wait for a server. */
@@ -453,7 +457,7 @@ export class Pool implements ServerOwner, ServerSource {
       return;
     }
     if (this.replication.claimsSlot) {
-      server.close('evicted');
+      server.close(`evicted for ${this.fullLimit}`);
       return;
     }
     const client = this.waiting.first;
@@ -575,10 +579,10 @@ export class Pool implements ServerOwner, ServerSource {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection; false when there is none. */
-  evictIdle(): boolean {
+  /** Closes the least recently used idle connection for a full limit; false when there is none. */
+  evictIdle(limit: string): boolean {
     const server = this.#oldestFree();
-    server?.close('evicted');
+    server?.close(`evicted for ${limit}`);
     return server !== null;
   }
 
@@ -773,6 +777,8 @@ export class Pool implements ServerOwner, ServerSource {
 
   #tickClosing(server: ServerConnection, now: number): void {
     const { hasLoggedIn } = server;
+    const isStreaming = server.owner !== this && server.lastActivity > server.closingSince;
+    if (isStreaming && now - server.closingSince > STREAM_GRACE_MS) return server.abandon();
     const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
     if (now - server.closingSince <= graceMs) return;
     if (hasLoggedIn) {

@@ -92,7 +92,7 @@ export class ReplicationServers implements ServerSource {
   /** The slot of the next connection that comes free is for a client that waits here. */
   get claimsSlot(): boolean {
     const pool = this.#pool;
-    return this.isFirst && pool.canAttempt && pool.isFull && !pool.isSlotComing;
+    return this.isFirst && pool.canAttempt && pool.fullLimit !== null && !pool.isSlotComing;
   }
 
   /** Opens a connection for the client that has waited longest, or sees to it that a slot comes. */
@@ -104,7 +104,7 @@ export class ReplicationServers implements ServerSource {
       const link = new ReplicationLink(pool, client, () => this.#links.delete(link));
       this.#links.add(link);
       link.server = pool.start(link);
-    } else if (!pool.isSlotComing && !pool.evictIdle()) {
+    } else if (!pool.isSlotComing && !pool.evictIdle(pool.fullLimit!)) {
       pool.hasSlotFor(client, true);
     }
   }

@@ -295,7 +295,23 @@ export interface World {
   readonly openers: Map<string, FakeOpener>;
   readonly lines: string[];
   pool(database?: string, user?: string): Pool;
+  /** Puts other settings, and another `[databases]`, in force. */
+  reconfigure(settings: string, databases?: string): void;
   opener(database?: string): FakeOpener;
+}
+
+function load(settings: string, databases: string, users: string) {
+  const text = [
+    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
+    settings,
+    '[databases]',
+    databases,
+    '[users]',
+    users,
+  ].join('\n');
+  const { config, problems } = loadConfig('f', { readFile: () => text });
+  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
+  return { config, index: new ConfigIndex(config) };
 }
 
 /** A pool set over a configuration text, whose servers the test plays. Pool mode is transaction. */
@@ -308,17 +324,7 @@ export function world(
 ): World {
   const time = new TestTime(t);
   const lines = logged(t);
-  const text = [
-    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
-    settings,
-    '[databases]',
-    databases,
-    '[users]',
-    users,
-  ].join('\n');
-  const { config, problems } = loadConfig('f', { readFile: () => text });
-  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
-  const index = new ConfigIndex(config);
+  const { config, index } = load(settings, databases, users);
   const openers = new Map<string, FakeOpener>();
   const options: PoolOptions = {
     tracked: new TrackedNames([]),
@@ -349,6 +355,11 @@ export function world(
     lines,
     pool: (database = 'd', user = 'u') =>
       pools.get(pools.database(index.database(database)!), user),
+    reconfigure: (changed, line = databases) =>
+      inTurn(() => {
+        pools.reconfigure(load(changed, line, users).index, options);
+        pools.release();
+      }),
     opener: (database = 'd') => openers.get(database)!,
   };
 }
