@@ -544,6 +544,7 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Takes a slot and starts a connection attempt of `owner`, this pool or one of its clients. */
   start(owner: ServerOwner): ServerConnection {
+    if (!this.hasRoom) log.warning('taking connection from reserve_pool');
     this.database.budget.take();
     this.#userBudget.take();
     this.#attemptAt = clock.now;
@@ -556,9 +557,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    if (this.total >= size + reserveSize) return false;
-    log.warning('taking connection from reserve_pool');
-    return true;
+    return this.total < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
