@@ -82,6 +82,8 @@ export class Fleet {
       databases: asked('databases') ? snapshot.databases : [],
       users: asked('users') ? snapshot.users : [],
       stats: asked('stats') ? snapshot.stats : [],
+      dns_hosts: asked('dns') ? snapshot.dns_hosts : [],
+      dns_zones: asked('dns') ? snapshot.dns_zones : [],
     };
   }
 }

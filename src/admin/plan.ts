@@ -5,6 +5,7 @@ import { int4, type Row, text } from './result.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
+import { showDnsHosts, showDnsZones } from './show-dns.ts';
 import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
 import { showPeers } from './show-peers.ts';
@@ -40,6 +41,8 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   CLIENTS: showClients,
   CONFIG: showConfig,
   DATABASES: showDatabases,
+  DNS_HOSTS: showDnsHosts,
+  DNS_ZONES: showDnsZones,
   LISTS: showLists,
   PEERS: showPeers,
   POOLS: showPools,
@@ -54,7 +57,7 @@ const TOPICS: Readonly<Record<string, Topic>> = {
 };
 
 /** Topics of PgBouncer that have no answer yet. */
-const LATER_TOPICS = ['ACTIVE_SOCKETS', 'DNS_HOSTS', 'DNS_ZONES', 'MEM', 'PEER_POOLS', 'SOCKETS'];
+const LATER_TOPICS = ['ACTIVE_SOCKETS', 'MEM', 'PEER_POOLS', 'SOCKETS'];
 
 /** Commands of PgBouncer that have no effect yet, and the arguments that are part of the grammar. */
 const LATER_COMMANDS: Readonly<Record<string, readonly (string | null)[] | 'any'>> = {

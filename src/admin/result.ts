@@ -12,6 +12,7 @@ const RUN_BYTES = 1 << 16;
 
 export const text = (name: string): Column => ({ name, typeOid: TEXT, typeBytes: -1 });
 export const int4 = (name: string): Column => ({ name, typeOid: INT4, typeBytes: 4 });
+export const int8 = (name: string): Column => ({ name, typeOid: INT8, typeBytes: 8 });
 /** PgBouncer's counters: whole numbers, sent as numeric. */
 export const numeric = (name: string): Column => ({ name, typeOid: NUMERIC, typeBytes: -1 });
 

@@ -1,5 +1,6 @@
 import { int4, type Row, text } from './result.ts';
 import { mergeDatabases } from './show-databases.ts';
+import { mergeHosts, mergeZones } from './show-dns.ts';
 import { mergePools } from './show-pools.ts';
 import { mergeUsers } from './show-users.ts';
 import type { ListCounts } from './snapshot.ts';
@@ -8,7 +9,7 @@ import type { Topic } from './topic.ts';
 /** What each worker has of its own is added up; what they share is counted once. */
 export const showLists: Topic = {
   columns: [text('list'), int4('items')],
-  parts: ['lists', 'databases', 'users', 'pools'],
+  parts: ['lists', 'databases', 'users', 'pools', 'dns'],
   isSameEverywhere: false,
   hasProcesses: true,
   rows: ({ snapshots, config }) => {
@@ -28,8 +29,8 @@ export const showLists: Topic = {
       sum('login_clients'),
       sum('free_servers'),
       sum('used_servers'),
-      sum('dns_names'),
-      sum('dns_zones'),
+      ['dns_names', mergeHosts(snapshots).length],
+      ['dns_zones', mergeZones(snapshots).length],
       sum('dns_queries'),
       ['dns_pending', 0],
     ];

@@ -15,6 +15,7 @@ export const snapshotParts = [
   'users',
   'stats',
   'lists',
+  'dns',
   'config',
 ] as const;
 export type SnapshotPart = (typeof snapshotParts)[number];
@@ -151,11 +152,29 @@ const listCounts = z.object({
   login_clients: count,
   free_servers: count,
   used_servers: count,
-  dns_names: count,
-  dns_zones: count,
   dns_queries: count,
 });
 export type ListCounts = z.infer<typeof listCounts>;
+
+/** A name of a host that the worker has asked for. */
+const dnsHost = z.object({
+  hostname: z.string(),
+  /** What stands behind its first dot; null: nothing. */
+  zone: z.string().nullable(),
+  /** Milliseconds until it may be asked for again; 0: at the next use. */
+  ttlMs: count,
+  /** Empty: the last lookup failed, or the first one is under way. */
+  addresses: z.array(z.string()).readonly(),
+});
+export type DnsHost = z.infer<typeof dnsHost>;
+
+/** A zone of such names. */
+const dnsZone = z.object({
+  zonename: z.string(),
+  /** 0: not asked for. */
+  serial: count,
+});
+export type DnsZone = z.infer<typeof dnsZone>;
 
 /** One setting as SHOW CONFIG prints it. */
 const configRow = z.object({
@@ -185,6 +204,8 @@ export const workerSnapshotSchema = z.object({
    */
   statsWindowUs: count,
   lists: listCounts,
+  dns_hosts: z.array(dnsHost),
+  dns_zones: z.array(dnsZone),
   config: z.array(configRow),
 });
 export type WorkerSnapshot = z.infer<typeof workerSnapshotSchema>;
@@ -231,9 +252,9 @@ export function emptySnapshot(process: number, pid: number, version: string): Li
       login_clients: 0,
       free_servers: 0,
       used_servers: 0,
-      dns_names: 0,
-      dns_zones: 0,
       dns_queries: 0,
     },
+    dns_hosts: [],
+    dns_zones: [],
   };
 }

@@ -9,6 +9,8 @@ export class Budget {
   /** Infinity when the limit is off. 0 means no slot at all, never "unlimited". */
   max: number;
   held = 0;
+  /** A pool with clients in its queue has found no slot here, and no free connection to evict. */
+  isWanted = false;
 
   constructor(limit: Limit) {
     this.max = maxOf(limit);

@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { randomBytes, timingSafeEqual } from 'node:crypto';
 
 /**
  * Cancel keys as clients are given them. The layout is PgBouncer's, so that its peers can forward
@@ -9,9 +9,15 @@ import { randomBytes } from 'node:crypto';
  *   byte 3     number of the worker that owns the client (random for PgBouncer)
  *   bytes 4-6  random
  *   byte 7     random; with a `peer_id` its two lowest bits are the hops left, 3 at first
+ *   bytes 8-   random; only in the longer keys that protocol 3.2 allows
+ *
+ * The first 8 bytes say where a request goes, so no two clients of a worker share them; the worker
+ * that owns the client compares all of a key.
  */
 
 export const KEY_BYTES = 8;
+/** Key of a client that speaks protocol 3.2: process id and a secret of 32 bytes, as PostgreSQL 18's. */
+export const LONG_KEY_BYTES = 36;
 const WORKER_BYTE = 3;
 const HOPS_BYTE = 7;
 const HOPS_MASK = 0x03;
@@ -43,13 +49,19 @@ export function withHopLess(key: Buffer): Buffer {
   return next;
 }
 
+interface Holder<T> {
+  readonly client: T;
+  /** The bytes behind the first 8. */
+  readonly rest: Buffer;
+}
+
 /** The keys of this worker's clients. */
 export class CancelKeys<T extends Cancellable = Cancellable> {
   readonly #worker: number;
   /** The fleet's number in keys that are made from now on; 0: none. */
   peerId: number;
   readonly #random: (bytes: number) => Buffer;
-  readonly #byKey = new Map<string, T>();
+  readonly #byHead = new Map<string, Holder<T>>();
 
   constructor(worker: number, peerId: number, random: (bytes: number) => Buffer = randomBytes) {
     this.#worker = worker;
@@ -57,10 +69,13 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
     this.#random = random;
   }
 
-  /** Makes a key for a client. */
-  add(client: T): Buffer {
+  /**
+   * Makes a key for a client.
+   * @param bytes length of the key: `KEY_BYTES`, or `LONG_KEY_BYTES` for a client of protocol 3.2
+   */
+  add(client: T, bytes: number = KEY_BYTES): Buffer {
     for (;;) {
-      const key = this.#random(KEY_BYTES);
+      const key = this.#random(bytes);
       key[0] = key[0]! & 0x7f;
       key[WORKER_BYTE] = this.#worker;
       if (this.peerId > 0) {
@@ -68,24 +83,36 @@ export class CancelKeys<T extends Cancellable = Cancellable> {
         key[2] = this.peerId >> 8;
         key[HOPS_BYTE] = key[HOPS_BYTE]! | HOPS_MASK;
       }
-      const name = key.toString('latin1');
-      if (this.#byKey.has(name)) continue;
-      this.#byKey.set(name, client);
+      const head = headOf(key);
+      if (this.#byHead.has(head)) continue;
+      this.#byHead.set(head, { client, rest: key.subarray(KEY_BYTES) });
       return key;
     }
   }
 
   /** Forgets a key; one that was never made does no harm. */
   remove(key: Buffer): void {
-    if (key.length > 0) this.#byKey.delete(key.toString('latin1'));
+    if (key.length > 0) this.#byHead.delete(headOf(key));
   }
 
   /** The client of a key, whatever hops it has left. */
   find(key: Buffer): T | undefined {
-    const found = this.#byKey.get(key.toString('latin1'));
-    if (found !== undefined || this.peerId === 0) return found;
-    const whole = Buffer.from(key);
-    whole[HOPS_BYTE] = whole[HOPS_BYTE]! | HOPS_MASK;
-    return this.#byKey.get(whole.toString('latin1'));
+    const holder = this.#byHead.get(headOf(key)) ?? this.#withAllHops(key);
+    if (holder === undefined) return undefined;
+    const rest = key.subarray(KEY_BYTES);
+    // In constant time, so that how much of a guess is right cannot be measured.
+    const isRight = rest.length === holder.rest.length && timingSafeEqual(rest, holder.rest);
+    return isRight ? holder.client : undefined;
   }
+
+  #withAllHops(key: Buffer): Holder<T> | undefined {
+    if (this.peerId === 0 || key.length < KEY_BYTES) return undefined;
+    const whole = Buffer.from(key.subarray(0, KEY_BYTES));
+    whole[HOPS_BYTE] = whole[HOPS_BYTE]! | HOPS_MASK;
+    return this.#byHead.get(headOf(whole));
+  }
+}
+
+function headOf(key: Buffer): string {
+  return key.toString('latin1', 0, KEY_BYTES);
 }

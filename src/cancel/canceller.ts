@@ -1,10 +1,7 @@
-import { log } from '../log/logger.ts';
-import type { Mesh } from '../mesh/mesh.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import type { Mesh, PeerPlace } from '../mesh/mesh.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
-import { clock } from '../util/clock.ts';
-import { Ring } from '../util/ring.ts';
 import { cancelRequest } from '../wire/encode.ts';
+import { CancelErrand, type Connect } from './cancel-errand.ts';
 import {
   type CancelKeys,
   hopsOf,
@@ -13,6 +10,7 @@ import {
   withHopLess,
   workerOf,
 } from './cancel-keys.ts';
+import { type CancelJob, CancelQueue, Outcome } from './cancel-queue.ts';
 
 /**
  * Cancel requests: to the client's own worker over the mesh, to another host by `[peers]`, or, when
@@ -23,7 +21,7 @@ import {
  * when PostgreSQL has delivered the signal.
  */
 
-/** Connections that carry cancel requests at one time. */
+/** Connections that carry cancel requests to the servers of one pool at one time. */
 const MAX_OPEN = 16;
 /** Offset of the key in a CancelRequest packet. */
 const KEY_AT = 8;
@@ -37,26 +35,20 @@ export interface CancelTarget {
   readonly queryStart: number;
   /** It is queued for a server. */
   readonly isWaiting: boolean;
+  /** Its parameters are being set on its server, and then its request will be sent. */
+  readonly isBeingPrepared: boolean;
   /** Takes a waiting client out of the queue and answers its query with SQLSTATE 57014. */
   cancelWaiting(): void;
   /** A cancel request for its server has gone its way. */
   onCancelGone(server: ServerConnection): void;
 }
 
-/** Makes a link to where a server listens; `onConnect` is called when it is connected. */
-type Connect = (
-  place: ServerConnection['place'],
-  handler: LinkHandler,
-  onConnect: () => void,
-) => Pick<Link, 'write' | 'destroy'>;
-
-interface Pending {
-  readonly target: CancelTarget;
-  readonly server: ServerConnection;
-  /** Tells the query that was to be cancelled from the client's next one on the same server. */
-  readonly queryStart: number;
-  readonly done: () => void;
-  readonly since: number;
+/** A host of `[peers]`. */
+export interface CancelPeer extends PeerPlace {
+  /** How many requests this worker may have on their way to it; the fleet's limit is shared out. */
+  readonly limit: number;
+  /** The worker that may have most of them. */
+  readonly holder: number;
 }
 
 export interface CancellerOptions {
@@ -65,16 +57,31 @@ export interface CancellerOptions {
   readonly worker: number;
   readonly size: number;
   readonly peerId: number;
-  readonly peer: (id: number) => Parameters<Mesh['forwardCancelToPeer']>[0] | null;
+  readonly peer: (id: number) => CancelPeer | null;
   readonly connect: Connect;
-  /** Milliseconds; 0: for ever. */
-  readonly waitTimeoutMs: number;
+  readonly timeouts: () => CancelTimeouts;
 }
+
+/** In milliseconds. */
+export interface CancelTimeouts {
+  /** How long a request may stay unsent; 0: for ever. */
+  readonly waitMs: number;
+  /** How long a connection to a peer may take; 0: for ever. */
+  readonly peerConnectMs: number;
+  /** After a failed connection to a peer, before the next. */
+  readonly peerRetryMs: number;
+}
+
+/** Told once how a request ended, for the log. */
+type Done = (reason: string) => void;
+/** The requester has left. */
+export type GiveUp = () => void;
 
 export class Canceller {
   readonly #options: CancellerOptions;
-  readonly #queue = new Ring<Pending>();
-  readonly #open = new Set<CancelErrand>();
+  /** By the pool whose servers they are for. */
+  readonly #pools = new Map<ServerConnection['owner'], CancelQueue>();
+  readonly #peers = new Map<number, CancelQueue>();
 
   constructor(options: CancellerOptions) {
     this.#options = options;
@@ -82,138 +89,145 @@ export class Canceller {
 
   /** Requests that are on their way to a server. */
   get active(): number {
-    return this.#open.size;
+    let count = 0;
+    for (const queue of this.#pools.values()) count += queue.active;
+    return count;
   }
 
+  /** Requests for servers that wait for their turn. */
   get waiting(): number {
-    return this.#queue.size;
+    let count = 0;
+    for (const queue of this.#pools.values()) count += queue.waiting;
+    return count;
+  }
+
+  /** Requests for the servers of one pool. */
+  countsOf(pool: ServerConnection['owner']): { readonly active: number; readonly waiting: number } {
+    const queue = this.#pools.get(pool);
+    return { active: queue?.active ?? 0, waiting: queue?.waiting ?? 0 };
   }
 
   /**
    * A CancelRequest packet from a client or from the mesh.
    * @param done called once: the request has been delivered, or came to nothing
+   * @returns to be called when the requester leaves before that
    */
-  handle(packet: Buffer, done: () => void): void {
-    const { keys, mesh, worker, size, peerId, peer, waitTimeoutMs } = this.#options;
+  handle(packet: Buffer, done: Done): GiveUp {
+    const { keys, mesh, worker, size, peerId } = this.#options;
     const key = packet.subarray(KEY_AT);
-    if (key.length !== KEY_BYTES) return done();
-    if (peerId > 0 && peerOf(key) !== peerId) {
-      const other = hopsOf(key) === 0 ? null : peer(peerOf(key));
-      if (other === null) return done();
-      return mesh.forwardCancelToPeer(other, cancelRequest(withHopLess(key)), waitTimeoutMs, done);
-    }
+    if (key.length < KEY_BYTES) return refused(done, 'failed cancel request');
+    if (peerId > 0 && peerOf(key) !== peerId) return this.#toPeer(packet, key, done);
     const owner = workerOf(key);
     if (owner !== worker) {
-      if (owner < size) mesh.forwardCancel(owner, packet, done);
-      else done();
-      return;
+      if (owner >= size) return refused(done, 'failed cancel request');
+      return mesh.forwardCancel(owner, packet, this.#options.timeouts().waitMs, done);
     }
     const target = keys.find(key);
-    if (target === undefined || target.isConsole) return done();
+    if (target === undefined) return refused(done, 'failed cancel request');
+    return this.#cancel(target, done);
+  }
+
+  /** Gives up requests that have waited for too long; called by the worker's timer. */
+  tick(now: number): void {
+    const { waitMs } = this.#options.timeouts();
+    for (const [pool, queue] of this.#pools) {
+      queue.tick(now, waitMs);
+      if (queue.active + queue.waiting === 0) this.#pools.delete(pool);
+    }
+    for (const [id, queue] of this.#peers) {
+      if (this.#options.peer(id) === null) queue.clear('peer removed');
+      queue.tick(now, waitMs);
+    }
+  }
+
+  #cancel(target: CancelTarget, done: Done): GiveUp {
+    if (target.isConsole) return refused(done, 'cancel request for console client');
     if (target.isWaiting) {
       target.cancelWaiting();
-      return done();
+      return refused(done, 'canceled while it waited for a server');
     }
-    const { server } = target;
-    if (server === null || server.isAtRest || server.isRunningOwn) return done();
+    const { server, queryStart } = target;
+    if (server === null || server.isAtRest || (server.isRunningOwn && !target.isBeingPrepared)) {
+      return refused(done, 'cancel request for idle client');
+    }
+    const { connect } = this.#options;
     server.cancelsInFlight++;
-    const { queryStart } = target;
-    this.#queue.push({ target, server, queryStart, done, since: clock.now });
-    this.#next();
+    const job: CancelJob = {
+      // PgBouncer drops a request that comes while it sets parameters. Here it waits until the query
+      // that it is meant for has been sent.
+      isDue: () => !server.isRunningOwn,
+      isWanted: () =>
+        target.server === server && !server.isAtRest && target.queryStart === queryStart,
+      carry: (events) => new CancelErrand(server, connect, events),
+      settle: (outcome, reason) => {
+        server.cancelsInFlight--;
+        // Its signal may still come, and would hit whoever has the server then.
+        if (outcome === Outcome.unsure) server.isCloseNeeded = true;
+        target.onCancelGone(server);
+        done(reason);
+      },
+    };
+    return push(this.#queueOf(server.owner), job);
   }
 
-  /** Gives up requests that have waited or run for too long; called by the worker's timer. */
-  tick(now: number): void {
-    const { waitTimeoutMs } = this.#options;
-    if (waitTimeoutMs === 0) return;
-    for (let first = this.#queue.peek(); first !== undefined; first = this.#queue.peek()) {
-      if (now - first.since <= waitTimeoutMs) break;
-      this.#queue.shift();
-      this.#settle(first);
+  #queueOf(pool: ServerConnection['owner']): CancelQueue {
+    let queue = this.#pools.get(pool);
+    if (queue === undefined) {
+      queue = new CancelQueue({ maxOpen: () => MAX_OPEN, retryMs: () => null });
+      this.#pools.set(pool, queue);
     }
-    for (const errand of this.#open) {
-      if (now - errand.since > waitTimeoutMs) errand.giveUp();
+    return queue;
+  }
+
+  #toPeer(packet: Buffer, key: Buffer, done: Done): GiveUp {
+    const { mesh, worker, timeouts } = this.#options;
+    const id = peerOf(key);
+    const peer = this.#options.peer(id);
+    if (peer === null) return refused(done, 'could not find peer to forward request to');
+    if (hopsOf(key) === 0) {
+      return refused(done, 'failed to forward cancel request because its TTL was exhausted');
     }
-  }
-
-  #next(): void {
-    while (this.#open.size < MAX_OPEN) {
-      const pending = this.#queue.shift();
-      if (pending === undefined) return;
-      if (!isStillRunning(pending)) {
-        this.#settle(pending);
-        continue;
-      }
-      const errand: CancelErrand = new CancelErrand(
-        pending.server,
-        this.#options.connect,
-        () => isStillRunning(pending),
-        () => {
-          this.#open.delete(errand);
-          this.#settle(pending);
-          this.#next();
-        },
-      );
-      this.#open.add(errand);
+    if (peer.limit === 0 && peer.holder !== worker) {
+      return mesh.forwardCancel(peer.holder, packet, timeouts().waitMs, done);
     }
-  }
-
-  #settle(pending: Pending): void {
-    pending.server.cancelsInFlight--;
-    pending.target.onCancelGone(pending.server);
-    pending.done();
-  }
-}
-
-/** The query that was to be cancelled has not ended. */
-function isStillRunning({ target, server, queryStart }: Pending): boolean {
-  return target.server === server && !server.isAtRest && target.queryStart === queryStart;
-}
-
-/** One connection that carries one CancelRequest and ends when the server closes it. */
-class CancelErrand implements LinkHandler {
-  readonly since = clock.now;
-  readonly #link;
-  #onDone: (() => void) | null;
-
-  constructor(
-    server: ServerConnection,
-    connect: Connect,
-    isWanted: () => boolean,
-    onDone: () => void,
-  ) {
-    this.#onDone = onDone;
-    this.#link = connect(server.place, this, () => {
-      if (isWanted()) this.#link.write(cancelRequest(server.cancelKey));
-      else this.giveUp();
+    let queue = this.#peers.get(id);
+    if (queue === undefined) {
+      queue = new CancelQueue({
+        maxOpen: () => this.#options.peer(id)?.limit ?? 0,
+        retryMs: () => timeouts().peerRetryMs,
+      });
+      this.#peers.set(id, queue);
+    }
+    const bytes = cancelRequest(withHopLess(key));
+    return push(queue, {
+      isDue: () => true,
+      isWanted: () => true,
+      carry: ({ onSent, onEnd }) => {
+        let isSent = false;
+        return mesh.forwardCancelToPeer(peer, bytes, timeouts().peerConnectMs, {
+          onSent: () => {
+            isSent = true;
+            onSent();
+          },
+          onEnd: (problem) => {
+            if (!isSent) onEnd(Outcome.unsent);
+            else onEnd(problem === null ? Outcome.delivered : Outcome.unsure);
+          },
+        });
+      },
+      settle: (_outcome, reason) => done(reason),
     });
   }
-
-  giveUp(): void {
-    this.#link.destroy();
-    this.#end();
-  }
-
-  onBytes(_bytes: Buffer, _start: number, end: number): number {
-    return end;
-  }
-
-  onFull(): void {}
-  onDrain(): void {}
-
-  onPeerEnd(): void {
-    this.#link.destroy();
-    this.#end();
-  }
-
-  onClose(error: Error | null): void {
-    if (error !== null) log.warning(`cancel request could not be sent: ${error.message}`);
-    this.#end();
-  }
-
-  #end(): void {
-    const done = this.#onDone;
-    this.#onDone = null;
-    done?.();
-  }
 }
+
+function push(queue: CancelQueue, job: CancelJob): GiveUp {
+  queue.push(job);
+  return () => queue.giveUp(job);
+}
+
+function refused(done: Done, reason: string): GiveUp {
+  done(reason);
+  return nothing;
+}
+
+function nothing(): void {}

@@ -1,5 +1,7 @@
 import { randomBytes } from 'node:crypto';
+import { hostname } from 'node:os';
 import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
+import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   effectiveClientIdleTimeout,
@@ -7,12 +9,16 @@ import {
   poolUserOf,
 } from '../config/effective.ts';
 import { log } from '../log/logger.ts';
+import { PGBOUNCER_VERSION } from '../log/version.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
   MAX_AUTH_BYTES,
+  MAX_CANCEL_BYTES,
   MAX_STARTUP_BYTES,
+  MIN_CANCEL_BYTES,
+  NEWEST_PROTOCOL,
   RequestCode,
 } from '../wire/codes.ts';
 import { decodeStartup, isProtocol3 } from '../wire/decode.ts';
@@ -53,8 +59,12 @@ export class ClientLogin {
   readonly #context: ClientContext;
   #stage: LoginStage = LoginStage.startup;
   #request: StartupRequest | null = null;
+  /** Version of the protocol that the client and we speak. */
+  #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
   #auth: ClientAuth | null = null;
+  /** Setting whose limit this client exceeds, of its database or its user. */
+  #exceeded: string | null = null;
   #rights: 'admin' | 'stats' | null = null;
 
   constructor(session: ClientSession, context: ClientContext) {
@@ -101,6 +111,10 @@ export class ClientLogin {
       return this.#onEncryptionRequest(code, size, end - at);
     }
     if (code === RequestCode.cancel) {
+      if (size < MIN_CANCEL_BYTES || size > MAX_CANCEL_BYTES) {
+        this.#session.close('bad cancel request');
+        return end - at;
+      }
       if (end - at < size) return this.#need(size);
       this.#onCancel(bytes, at, size);
       return end - at;
@@ -131,13 +145,9 @@ export class ClientLogin {
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
     const session = this.#session;
-    if (size !== 16) {
-      session.close('bad cancel request');
-      return;
-    }
     this.#stage = LoginStage.over;
     const packet = Buffer.from(bytes.subarray(at, at + size));
-    this.#context.onCancelRequest(packet, () => session.close('successfully sent cancel request'));
+    session.giveUpCancel = this.#context.onCancelRequest(packet, (reason) => session.close(reason));
   }
 
   /** A message with a type byte: only a password is expected, and only when one was asked for. */
@@ -174,17 +184,22 @@ export class ClientLogin {
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
-    const isNewer = (startup.version & 0xffff) > 0;
-    if (isNewer || request.unknownOptions.length > 0) {
-      session.link.write(negotiateProtocolVersion(RequestCode.protocol3, request.unknownOptions));
+    this.#version = Math.min(startup.version, NEWEST_PROTOCOL);
+    // PostgreSQL 18 takes 3.1, which was never released, at its word too.
+    if (startup.version > NEWEST_PROTOCOL || request.unknownOptions.length > 0) {
+      session.link.write(negotiateProtocolVersion(this.#version, request.unknownOptions));
+    }
+    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES) {
+      return session.fatal('username too long');
     }
     if (isConsole) this.#onConsole(request);
     else this.#onDatabase(database, request);
   }
 
   /**
-   * Whether this worker serves the client: it has slots for the pool and room below the limits of
-   * clients. If not, the client goes to another worker that may, or is refused when none is left.
+   * Whether this worker goes on with the client: it has slots for the pool and room below the limits
+   * of clients. If not, the client goes to another worker that may. When none is left it is refused,
+   * for its database or user only after what comes before that in the order of checks.
    */
   #staysHere(database: string, asked: string, received: Buffer): boolean {
     const session = this.#session;
@@ -201,17 +216,20 @@ export class ClientLogin {
     const places = context.placesFor(database, user);
     if (limit === null && places.includes(context.worker)) return true;
     const next = places.find((id) => id !== context.worker && !session.visited.includes(id));
-    this.#stage = LoginStage.over;
-    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) return false;
+    if (next !== undefined && context.handOff(session, next, Buffer.from(received))) {
+      this.#stage = LoginStage.over;
+      return false;
+    }
     if (limit === null) {
       session.fatal('the worker that has a slot for this pool cannot be reached');
-    } else if (limit === 'max_client_conn') {
-      session.fatal('no more connections allowed (max_client_conn)');
-    } else {
-      session.identify('', user);
-      session.fatal(`client connections exceeded (${limit})`);
+      return false;
     }
-    return false;
+    if (limit === 'max_client_conn') {
+      session.fatal('no more connections allowed (max_client_conn)');
+      return false;
+    }
+    this.#exceeded = limit;
+    return true;
   }
 
   get #isAny(): boolean {
@@ -221,12 +239,14 @@ export class ClientLogin {
   #onDatabase(database: string, request: StartupRequest): void {
     const session = this.#session;
     const entry = this.#entry;
-    if (Buffer.byteLength(request.user) >= MAX_USER_BYTES)
-      return session.fatal('username too long');
     let { user } = request;
     if (this.#isAny) {
       if (entry === null || entry.user === null) return session.fatal('bouncer config error');
       user = entry.user;
+    }
+    if (this.#exceeded !== null) {
+      session.identify('', user);
+      return session.fatal(`client connections exceeded (${this.#exceeded})`);
     }
     session.identify(entry === null ? '' : database, user);
     session.admit();
@@ -353,9 +373,8 @@ export class ClientLogin {
   #addHost(): void {
     const session = this.#session;
     const name = session.applicationName || 'app';
-    const host = session.address.includes(':') ? `[${session.address}]` : session.address;
     const index = this.#context.tracked.applicationName;
-    session.tracked[index] = `${name} - ${host}:${session.port}`;
+    session.tracked[index] = `${name} - ${hostOf(session)}:${session.port}`;
   }
 
   /**
@@ -369,18 +388,26 @@ export class ClientLogin {
   ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
+    const pool = session.pool!;
     const { settings } = index;
     const { link } = session;
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of welcome) {
-      if (tracked.indexOf(name) === -1) link.write(parameterStatus(name, value));
+      // What a pooler behind this one says of itself holds for its clients, not for ours.
+      const isTold = tracked.indexOf(name) === -1 && !name.startsWith('pgbouncer.');
+      if (isTold) link.write(parameterStatus(name, value));
     }
-    for (let i = 0; i < original.length; i++) {
-      session.tracked[i] ??= original[i]!;
-      const value = session.tracked[i]!;
+    const mostPrepared = String(settings.max_prepared_statements);
+    link.write(parameterStatus('pgbouncer.max_prepared_statements', mostPrepared));
+    link.write(parameterStatus('pgbouncer.pool_mode', pool.plan.mode));
+    for (let i = 0; i < tracked.names.length; i++) {
+      const own = original[i]!;
+      if (tracked.isKept[i]) session.tracked[i] ??= own;
+      const value = session.tracked[i] ?? own;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (settings.login_notify_message !== '') {
       link.write(noticeResponse(settings.login_notify_message));
@@ -388,6 +415,12 @@ export class ClientLogin {
     link.write(READY_IDLE);
     this.#stage = LoginStage.over;
     session.becomeReady();
+  }
+
+  /** PgBouncer drops a CancelRequest with a long key, so no client of its peers is given one. */
+  get #keyBytes(): number {
+    const isLong = this.#version === NEWEST_PROTOCOL && !this.#context.index.hasOtherPeers;
+    return isLong ? LONG_KEY_BYTES : KEY_BYTES;
   }
 
   #enterConsole(): void {
@@ -406,13 +439,14 @@ export class ClientLogin {
       session.id,
     );
     link.write(AUTHENTICATION_OK);
+    link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
     for (const [name, value] of backend.parameters) link.write(parameterStatus(name, value));
     for (let i = 0; i < given.length; i++) {
       const value = given[i]!;
       if (value !== null) link.write(parameterStatus(tracked.names[i]!, value));
     }
     session.tracked = given;
-    session.cancelKey = cancelKeys.add(session);
+    session.cancelKey = cancelKeys.add(session, this.#keyBytes);
     link.write(backendKeyData(session.cancelKey));
     if (index.settings.login_notify_message !== '') {
       link.write(noticeResponse(index.settings.login_notify_message));
@@ -432,6 +466,15 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * A client's host as `application_name_add_host` writes it. PgBouncer's `unix(pid@host)` names the
+ * process behind a Unix socket, which Node cannot ask for.
+ */
+function hostOf(session: ClientSession): string {
+  if (session.isUnix) return `unix(@${hostname()})`;
+  return session.address.includes(':') ? `[${session.address}]` : session.address;
 }
 
 function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {

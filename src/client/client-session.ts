@@ -1,6 +1,6 @@
 import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolClient, ServerSource } from '../pool/pool-client.ts';
 import type { ReplicationRequest } from '../pool/replication.ts';
@@ -67,6 +67,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   tracked: TrackedValues;
   /** What the client is told to cancel with. */
   cancelKey: Buffer = Buffer.alloc(0);
+  /** Set while a cancel request that this connection brought is on its way. */
+  giveUpCancel: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -146,6 +148,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get isWaiting(): boolean {
     return this.list !== null;
+  }
+
+  get isBeingPrepared(): boolean {
+    return this.link.isHeld && this.server?.isRunningOwn === true;
   }
 
   /** Logged in, without a server and not queued for one. */
@@ -234,12 +240,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   /** Sends a FATAL and closes. */
   refuse(sqlstate: string, text: string): void {
     if (this.isClosed) return;
-    if (this.#context.index.settings.log_pooler_errors) {
-      log.warning(this.prefixed(`pooler error: ${text}`));
-    }
     // Behind half a message the FATAL would be read as the other half.
     if (!this.server?.isMidReply) this.link.write(errorResponse('FATAL', sqlstate, text));
     this.close(text);
+    // Behind the line of the closing, as PgBouncer writes it.
+    if (this.#context.index.settings.log_pooler_errors) {
+      log.warning(this.prefixed(`pooler error: ${text}`));
+    }
   }
 
   /** FATAL with PgBouncer's usual SQLSTATE. */
@@ -265,6 +272,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.#context.cancelKeys.remove(this.cancelKey);
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
+    this.giveUpCancel?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }
@@ -298,8 +306,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.close('client unexpected eof');
   }
 
-  onClose(): void {
-    this.close('client unexpected eof');
+  onClose(error: Error | null): void {
+    this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink
@@ -314,7 +322,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
     switch (type) {
       case ClientMessage.Query:
-        if (this.#context.index.settings.disable_pqexec) return this.#broken('PQexec disallowed');
+        if (this.#context.index.settings.disable_pqexec) return this.#onForbiddenQuery();
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
         if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
@@ -344,7 +352,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Terminate:
         return Action.rewrite;
       default:
-        return this.#broken('unknown pkt');
+        return this.#onUnknownMessage(type);
     }
   }
 
@@ -497,7 +505,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
         if (!this.isClosed) this.link.hold();
         return false;
       }
-    } else if (this.server.isReady) {
+    } else {
       if (this.queryStart === 0) this.queryStart = clock.now;
       if (this.transactionStart === 0) this.transactionStart = clock.now;
     }
@@ -668,6 +676,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   get #keepsServer(): boolean {
     return this.replication !== null || this.pool!.plan.mode === 'session';
+  }
+
+  #onForbiddenQuery(): Action {
+    log.error(this.prefixed('client used "Query" packet type'));
+    return this.#broken('PQexec disallowed');
+  }
+
+  #onUnknownMessage(type: number): Action {
+    log.error(this.prefixed(`unknown pkt from client: ${type}/0x${type.toString(16)}`));
+    return this.#broken('unknown pkt');
   }
 
   /** Ends the session once the messages before this one have been sent on. */

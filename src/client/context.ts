@@ -47,8 +47,11 @@ export interface ClientContext extends ClientConfig {
   secretOf(user: string): StoredSecret | null;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
-  /** A CancelRequest packet; `done` closes the requester's connection. */
-  onCancelRequest(packet: Buffer, done: () => void): void;
+  /**
+   * A CancelRequest packet; `done` closes the requester's connection, for the reason given. What it
+   * returns is called when the requester leaves before that.
+   */
+  onCancelRequest(packet: Buffer, done: (reason: string) => void): () => void;
   /** This worker's number. */
   readonly worker: number;
   /** Workers that have slots for the pool of this database and login name, the best first. */

@@ -39,23 +39,24 @@ export function readStartup(
 ): StartupRequest | StartupRefusal {
   let user = '';
   let database = '';
-  let options: string | null = null;
-  let replication: StartupRequest['replication'] = 'none';
+  const replication = replicationIn(parameters);
   const values = tracked.none();
   const unknownOptions: string[] = [];
+  let options: string | null = null;
   for (const [name, value] of parameters) {
     const index = tracked.indexOf(name);
     if (name === 'user') user = value;
     else if (name === 'database') database = value;
-    else if (name === 'options') options = value;
-    else if (name === 'replication') replication = replicationOf(value);
+    else if (name === 'options') {
+      options = value;
+      const isRead = replication === 'none';
+      const refusal = isRead ? readOptions(value, tracked, ignored, values) : null;
+      if (refusal !== null) return { refusal };
+    } else if (name === 'replication') continue;
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
+    else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
-    else if (!ignored.has(name)) return { refusal: `unsupported startup parameter: ${name}` };
-  }
-  if (options !== null && replication === 'none') {
-    const refusal = readOptions(options, tracked, ignored, values);
-    if (refusal !== null) return { refusal };
+    else return { refusal: `unsupported startup parameter: ${name}` };
   }
   const applicationName = values[tracked.applicationName] ?? null;
   return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
@@ -89,11 +90,20 @@ function readOptions(
     if (equals === -1) return OPTIONS_FORM;
     const name = token.slice(0, equals);
     const index = tracked.indexOf(name);
+    if (ignored.has(name)) continue;
     if (index !== -1) values[index] = token.slice(equals + 1);
-    else if (!ignored.has(name) && !ignored.has('options')) {
+    else if (!ignored.has('options')) {
       return `unsupported startup parameter in options: ${name}`;
     }
   }
+}
+
+/** Looked for first, since it says whether `options` is read here; the last one counts. */
+function replicationIn(
+  parameters: readonly (readonly [string, string])[],
+): StartupRequest['replication'] {
+  const value = parameters.findLast(([name]) => name === 'replication')?.[1];
+  return value === undefined ? 'none' : replicationOf(value);
 }
 
 /** `database` is logical; a word that PostgreSQL reads as true is physical; all else is none. */

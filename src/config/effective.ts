@@ -56,6 +56,12 @@ export class ConfigIndex {
   peer(id: number): PeerEntry | null {
     return this.#peers.get(id) ?? null;
   }
+
+  /** Whether cancel requests may have to come from, or go to, another host of `[peers]`. */
+  get hasOtherPeers(): boolean {
+    const { peer_id } = this.settings;
+    return peer_id > 0 && this.config.peers.some(({ id }) => id !== peer_id);
+  }
 }
 
 /** The user that the pool's server connections log in as. */

@@ -1,3 +1,4 @@
+import { cutText } from '../util/cut-text.ts';
 import { zoneAbbreviation } from './zone.ts';
 
 /** Longest message, in bytes, that PgBouncer writes; the rest is cut. */
@@ -36,13 +37,7 @@ function replaceUnsafe(text: string, pattern: RegExp): string {
 function formatMessage(text: string): string {
   let message = replaceUnsafe(text, TEXT_UNSAFE);
   if (message.includes('\n')) message = message.trimEnd().replaceAll('\n', '\n\t');
-  // A UTF-16 unit takes at most three bytes, so short texts need no second look.
-  if (message.length * 3 <= MAX_MESSAGE_BYTES) return message;
-  const bytes = Buffer.from(message);
-  if (bytes.length <= MAX_MESSAGE_BYTES) return message;
-  let end = MAX_MESSAGE_BYTES;
-  while ((bytes[end]! & 0xc0) === 0x80) end--;
-  return bytes.toString('utf8', 0, end);
+  return cutText(message, MAX_MESSAGE_BYTES);
 }
 
 /** Local time with milliseconds and the zone's abbreviation. */

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 
 /** The PgBouncer whose behaviour this is. */
-const PGBOUNCER_VERSION = '1.25.2';
+export const PGBOUNCER_VERSION = '1.25.2';
 
 const manifest: unknown = JSON.parse(
   readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),

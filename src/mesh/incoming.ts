@@ -7,8 +7,11 @@ import { encodeFrames, FrameReader, MAGIC, MAX_ANSWER_BYTES, MAX_FRAME_BYTES } f
 const QUIET_MS = 5000;
 
 export interface IncomingHandlers {
-  /** A CancelRequest; `done` closes the connection, which tells the sender that it was dealt with. */
-  onCancel(packet: Buffer, done: () => void): void;
+  /**
+   * A CancelRequest. `done` closes the connection, which tells the sender that it was dealt with, and
+   * how: `reason` is for its log. What it returns is called when the sender leaves before that.
+   */
+  onCancel(packet: Buffer, done: (reason: string) => void): () => void;
   onRequest(request: unknown): unknown | Promise<unknown>;
 }
 
@@ -58,7 +61,11 @@ export class Incoming {
     this.#isTaken = true;
     // From here on the sender's own time limit holds: it closes its end when it gives up.
     this.#socket.setTimeout(0);
-    this.#handlers.onCancel(packet, () => this.#socket.destroy());
+    const giveUp = this.#handlers.onCancel(packet, (reason) => {
+      this.#socket.setTimeout(QUIET_MS);
+      this.#socket.end(reason);
+    });
+    this.#socket.on('close', giveUp);
   }
 
   #onFrameBytes(reader: FrameReader, chunk: Buffer): void {

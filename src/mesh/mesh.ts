@@ -7,15 +7,20 @@ import { log } from '../log/logger.ts';
 import { encodeFrames, FrameReader, MAX_ANSWER_BYTES, MAX_FRAME_BYTES } from './frame.ts';
 import { Incoming, type IncomingHandlers } from './incoming.ts';
 import { MeshError } from './mesh-error.ts';
-import { Outgoing, type OutgoingHandlers } from './outgoing.ts';
+import { Outgoing, type OutgoingHandlers, type Patience } from './outgoing.ts';
 
 /** Longest path of a Unix socket on Linux (`sun_path` without its NUL). */
 const MAX_PATH_BYTES = 107;
 /** Connections that may wait for accept: a burst of cancels from all siblings at once. */
 const BACKLOG = 4096;
 const MAX_INCOMING = 4096;
-/** Time a sibling has for a cancel: PgBouncer's default of `cancel_wait_timeout`, in milliseconds. */
-const CANCEL_TIMEOUT_MS = 10_000;
+/**
+ * How long a cancel may be with a sibling or peer, in milliseconds. It knows itself when to give up,
+ * so this is only for one that hangs.
+ */
+const CANCEL_ANSWER_MS = 90_000;
+/** Longest text in which a sibling says what became of a cancel. */
+const MAX_REASON_BYTES = 200;
 const REQUEST_TIMEOUT_MS = 1000;
 
 export interface MeshOptions extends IncomingHandlers {
@@ -25,6 +30,15 @@ export interface MeshOptions extends IncomingHandlers {
   readonly workerId: number;
   /** Number of workers; their numbers are 0 to size - 1. */
   readonly size: number;
+}
+
+export type PeerPlace = Pick<PeerEntry, 'host' | 'port'>;
+
+/** What becomes of a request that was handed to a peer. */
+export interface PeerEvents {
+  onSent(): void;
+  /** Called once; `problem` is null when the peer has closed its end. */
+  onEnd(problem: string | null): void;
 }
 
 const answerSchema = z.union([
@@ -94,23 +108,48 @@ export class Mesh {
 
   /**
    * Hands a CancelRequest to a sibling. `done` is called once: when the sibling has closed its end,
-   * that is when the signal was delivered or dropped, or when the attempt has failed.
+   * that is when the signal was delivered or dropped, or when the attempt has failed. Its text says
+   * which, for the log.
+   * @param waitMs how long the sibling may take to accept it, milliseconds; 0: for ever
+   * @returns ends the attempt, which then has failed
    */
   forwardCancel(
     workerId: number,
     packet: Buffer,
-    done: () => void,
-    timeoutMs: number = CANCEL_TIMEOUT_MS,
-  ): void {
-    this.#deliver({ path: this.#pathOf(workerId) }, packet, timeoutMs, done);
+    waitMs: number,
+    done: (reason: string) => void,
+  ): () => void {
+    const patience = { timeoutMs: waitMs, answerMs: CANCEL_ANSWER_MS };
+    let reason = '';
+    // The packet may lie in the read buffer that all connections share.
+    const bytes = Buffer.from(packet);
+    const outgoing = this.#start({ path: this.#pathOf(workerId) }, bytes, patience, {
+      onBytes: (chunk) => {
+        if (reason.length < MAX_REASON_BYTES) reason += chunk.toString('latin1');
+      },
+      onEnd: (problem) => done(problem === null ? reason : 'failed to send cancel request'),
+    });
+    return () => outgoing.end(null);
   }
 
-  /** The same to a host of `[peers]`: over TCP, or in a socket directory when it begins with `/`. */
-  forwardCancelToPeer(peer: PeerEntry, packet: Buffer, timeoutMs: number, done: () => void): void {
-    const where = peer.host.startsWith('/')
-      ? { path: join(peer.host, `.s.PGSQL.${peer.port}`) }
-      : { host: peer.host, port: peer.port };
-    this.#deliver(where, packet, timeoutMs, done);
+  /**
+   * The same to a host of `[peers]`: over TCP, or in a socket directory when it begins with `/` or,
+   * in Linux's abstract namespace, with `@`.
+   * @param connectMs how long the connection may take, milliseconds; 0: for ever
+   */
+  forwardCancelToPeer(
+    peer: PeerPlace,
+    packet: Buffer,
+    connectMs: number,
+    events: PeerEvents,
+  ): { destroy(): void } {
+    const patience = { timeoutMs: connectMs, answerMs: CANCEL_ANSWER_MS };
+    const outgoing = this.#start(placeOf(peer), Buffer.from(packet), patience, {
+      onSent: () => events.onSent(),
+      onBytes: () => {},
+      onEnd: (problem) => events.onEnd(problem),
+    });
+    return { destroy: () => outgoing.end(null) };
   }
 
   /**
@@ -124,19 +163,24 @@ export class Mesh {
       const frames = encodeFrames(JSON.stringify(payload ?? null), MAX_FRAME_BYTES);
       if (frames === null) return fail('cannot be asked: the request is too long');
       const reader = new FrameReader(MAX_ANSWER_BYTES);
-      const outgoing = this.#start({ path: this.#pathOf(workerId) }, frames, timeoutMs, {
-        onBytes: (chunk) => {
-          reader.push(chunk);
-          if (reader.isOver) outgoing.end(reader.problem);
+      const outgoing = this.#start(
+        { path: this.#pathOf(workerId) },
+        frames,
+        { timeoutMs },
+        {
+          onBytes: (chunk) => {
+            reader.push(chunk);
+            if (reader.isOver) outgoing.end(reader.problem);
+          },
+          onEnd: (problem) => {
+            if (reader.text === null) return fail(problem ?? 'ended before it had answered');
+            const answer = readAnswer(reader.text);
+            if (answer === null) return fail('sent an answer that cannot be read');
+            if ('error' in answer) return fail(answer.error);
+            resolve(answer.value);
+          },
         },
-        onEnd: (problem) => {
-          if (reader.text === null) return fail(problem ?? 'ended before it had answered');
-          const answer = readAnswer(reader.text);
-          if (answer === null) return fail('sent an answer that cannot be read');
-          if ('error' in answer) return fail(answer.error);
-          resolve(answer.value);
-        },
-      });
+      );
     });
   }
 
@@ -161,20 +205,14 @@ export class Mesh {
     );
   }
 
-  #deliver(where: NetConnectOpts, packet: Buffer, timeoutMs: number, done: () => void): void {
-    // The packet may lie in the read buffer that all connections share.
-    const bytes = Buffer.from(packet);
-    this.#start(where, bytes, timeoutMs, { onBytes: () => {}, onEnd: () => done() });
-  }
-
   #start(
     where: NetConnectOpts,
     bytes: Buffer,
-    timeoutMs: number,
+    patience: Patience,
     handlers: OutgoingHandlers,
   ): Outgoing {
-    const outgoing: Outgoing = new Outgoing(where, bytes, timeoutMs, {
-      onBytes: handlers.onBytes,
+    const outgoing: Outgoing = new Outgoing(where, bytes, patience, {
+      ...handlers,
       onEnd: (problem) => {
         this.#outgoing.delete(outgoing);
         handlers.onEnd(problem);
@@ -194,6 +232,12 @@ export class Mesh {
   #pathOf(workerId: number): string {
     return join(this.#options.runtimeDir, `worker-${workerId}.sock`);
   }
+}
+
+/** Where a peer listens (PgBouncer's `host` of `[peers]`). */
+function placeOf({ host, port }: PeerPlace): NetConnectOpts {
+  if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
+  return host.startsWith('/') ? { path: join(host, `.s.PGSQL.${port}`) } : { host, port };
 }
 
 async function removeStale(path: string): Promise<void> {

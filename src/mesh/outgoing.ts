@@ -4,9 +4,19 @@ import { connect, type NetConnectOpts, type Socket } from 'node:net';
 const RETRY_MS = 10;
 
 export interface OutgoingHandlers {
+  /** Connected, and the bytes are on their way. */
+  onSent?(): void;
   onBytes(chunk: Buffer): void;
   /** Called once, never before the constructor has returned. `problem` is null after a plain close. */
   onEnd(problem: string | null): void;
+}
+
+/** How long it may take, in milliseconds; 0: for ever. */
+export interface Patience {
+  /** Until it is connected, or, without `answerMs`, until it is over. */
+  readonly timeoutMs: number;
+  /** From then on until it is over. */
+  readonly answerMs?: number;
 }
 
 /** One connection to a sibling or peer: says `bytes`, hears the answer, and ends before its deadline. */
@@ -14,16 +24,23 @@ export class Outgoing {
   readonly #where: NetConnectOpts;
   readonly #bytes: Buffer;
   readonly #handlers: OutgoingHandlers;
-  readonly #deadline: NodeJS.Timeout;
+  readonly #answerMs: number | null;
+  #deadline: NodeJS.Timeout | null = null;
   #retry: NodeJS.Timeout | null = null;
   #socket: Socket | null = null;
   #isOver = false;
 
-  constructor(where: NetConnectOpts, bytes: Buffer, timeoutMs: number, handlers: OutgoingHandlers) {
+  constructor(
+    where: NetConnectOpts,
+    bytes: Buffer,
+    patience: Patience,
+    handlers: OutgoingHandlers,
+  ) {
     this.#where = where;
     this.#bytes = bytes;
     this.#handlers = handlers;
-    this.#deadline = setTimeout(() => this.end(`did not answer in ${timeoutMs} ms`), timeoutMs);
+    this.#answerMs = patience.answerMs ?? null;
+    this.#endAfter(patience.timeoutMs);
     this.#retry = setTimeout(() => this.#connect(), 0);
   }
 
@@ -31,10 +48,15 @@ export class Outgoing {
   end(problem: string | null): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    clearTimeout(this.#deadline);
+    if (this.#deadline !== null) clearTimeout(this.#deadline);
     if (this.#retry !== null) clearTimeout(this.#retry);
     this.#socket?.destroy();
     this.#handlers.onEnd(problem);
+  }
+
+  #endAfter(ms: number): void {
+    if (this.#deadline !== null) clearTimeout(this.#deadline);
+    this.#deadline = ms === 0 ? null : setTimeout(() => this.end(`did not answer in ${ms} ms`), ms);
   }
 
   #connect(): void {
@@ -48,7 +70,7 @@ export class Outgoing {
       return;
     }
     this.#socket = socket;
-    socket.on('connect', () => socket.write(this.#bytes));
+    socket.on('connect', () => this.#onConnect(socket));
     socket.on('data', (chunk: Buffer) => {
       if (!this.#isOver) this.#handlers.onBytes(chunk);
     });
@@ -56,6 +78,13 @@ export class Outgoing {
     socket.on('close', () => {
       if (this.#retry === null) this.end(null);
     });
+  }
+
+  #onConnect(socket: Socket): void {
+    if (this.#isOver) return;
+    socket.write(this.#bytes);
+    if (this.#answerMs !== null) this.#endAfter(this.#answerMs);
+    this.#handlers.onSent?.();
   }
 
   /** A Unix socket whose accept queue is full refuses with EAGAIN instead of letting us wait. */

@@ -358,3 +358,8 @@ export class Link {
     this.destroy();
   }
 }
+
+/** Whether a socket broke at a write, as opposed to a read. */
+export function isWriteError(error: Error | null): boolean {
+  return error !== null && 'syscall' in error && error.syscall === 'write';
+}

@@ -1,4 +1,4 @@
-import { connect, type NetConnectOpts, Socket } from 'node:net';
+import { connect, type LookupFunction, type NetConnectOpts, Socket } from 'node:net';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { Link, type LinkHandler, readBuffer } from './link.ts';
 
@@ -13,7 +13,10 @@ interface WithHandle {
   _handle: unknown;
 }
 
-/** TCP options of every socket, both sides (PgBouncer's `tcp_keepalive`, `tcp_keepidle`). */
+/**
+ * TCP options of every socket, both sides (PgBouncer's `tcp_keepalive`, `tcp_keepidle`). Node sets no
+ * others. With an idle time libuv also has the kernel probe each second and give up after ten probes.
+ */
 export interface SocketOptions {
   readonly keepAlive: boolean;
   /** Seconds before the first probe; 0: the system's. */
@@ -61,16 +64,21 @@ export function wrapHandle(handle: object, handler: LinkHandler, options: Socket
   return link;
 }
 
-/** Connects to a server; `handler.onClose` tells of failure, `onConnect` of success. */
+/**
+ * Connects to a server; `handler.onClose` tells of failure, `onConnect` of success.
+ * @param lookup finds the address of a host that is a name; default: the system's resolver
+ */
 export function connectLink(
   where: { host: string; port: number } | { path: string },
   handler: LinkHandler,
   options: SocketOptions,
   onConnect: () => void,
+  lookup?: LookupFunction,
 ): Link {
   let link: Link | null = null;
   const socket = connect({
     ...where,
+    lookup,
     allowHalfOpen: true,
     noDelay: true,
     keepAlive: options.keepAlive,

@@ -370,7 +370,10 @@ export class PoolSet {
     victim?.evictIdle(isDatabases ? 'max_db_connections' : 'max_user_connections');
   }
 
-  /** Serves the queues of the pools that share a limit with `gone`, the longest waiting client first. */
+  /**
+   * A slot of `gone` is free, or held by a connection that may be evicted: serves the queues of the
+   * pools that share a limit with it, the longest waiting client first.
+   */
   #onSlotFree(gone: Pool): void {
     const isShared =
       Number.isFinite(gone.database.budget.max) || Number.isFinite(gone.userBudget.max);
@@ -386,6 +389,10 @@ export class PoolSet {
       const shares =
         pool.database.budget === gone.database.budget || pool.userBudget === gone.userBudget;
       if (shares && pool.waitingClients > 0) asking.push(pool);
+    }
+    if (asking.length === 0) {
+      gone.database.budget.isWanted = false;
+      gone.userBudget.isWanted = false;
     }
     asking.sort((a, b) => a.waitingSince - b.waitingSince);
     for (const pool of asking) pool.serveQueue();

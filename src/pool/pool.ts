@@ -2,7 +2,7 @@ import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
-import { settingStatements } from '../server/parameters.ts';
+import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
 import {
   type ServerConnection,
   type ServerOwner,
@@ -11,6 +11,7 @@ import {
 import type { Refusal } from '../server/server-login.ts';
 import type { Credentials, Opener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { List } from '../util/list.ts';
 import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
@@ -137,6 +138,10 @@ export class Pool implements ServerOwner, ServerSource {
     this.#onSlotFree = wiring.onSlotFree;
   }
 
+  get forbidsTransactions(): boolean {
+    return this.plan.mode === 'statement';
+  }
+
   get userBudget(): Budget {
     return this.#userBudget;
   }
@@ -203,7 +208,11 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
   acquire(client: PoolClient): boolean {
-    if (this.isRetired) return this.moveOn(client).acquire(client);
+    if (this.isShuttingDown) {
+      if (this.#successor !== null) return this.moveOn(client).acquire(client);
+      client.refuse('08P01', 'server shutting down');
+      return false;
+    }
     if (this.waiting.size === 0 && !this.isPaused) {
       const server = this.#takeIdle();
       if (server !== null) return this.link(client, server);
@@ -258,19 +267,14 @@ export class Pool implements ServerOwner, ServerSource {
     server.client = client;
     client.server = server;
     this.traffic.serverAssignments++;
-    const sql = settingStatements(this.tracked, client.tracked, server.tracked);
+    const sql = settingStatements(this.tracked, client.tracked, server);
     if (sql === '') return true;
     server.runOwn(sql, (hasFailed) => {
       if (hasFailed) {
         server.close('invalid server parameter');
         return;
       }
-      // The server's own spelling is kept, so that equal values are not applied again.
-      for (let i = 0; i < server.tracked.length; i++) {
-        if (client.tracked[i] !== null && server.tracked[i] !== null) {
-          client.tracked[i] = server.tracked[i]!;
-        }
-      }
+      onSettingsApplied(client.tracked, server);
       client.onServer();
     });
     return false;
@@ -309,10 +313,8 @@ export class Pool implements ServerOwner, ServerSource {
     const client = server.client as PoolClient | null;
     if (client === null) return;
     if (server.requests.size === 0) this.count(client, server);
-    if (this.plan.mode === 'statement' && server.isInTransaction) {
-      server.close('transaction blocks not allowed in statement pooling mode');
-      return;
-    }
+    // The next query of a pipeline begins here, or `query_timeout` would add all of them up.
+    else if (this.plan.queryTimeoutMs > 0) client.queryStart = clock.now;
     if (this.#keepsServer(server)) {
       if (server.isCloseNeeded) this.#closeFast(server);
       return;
@@ -341,7 +343,7 @@ export class Pool implements ServerOwner, ServerSource {
     this.#release(server);
   }
 
-  /** Counts what ended with this ReadyForQuery. */
+  /** Counts what ended with this ReadyForQuery, the last that was outstanding. */
   count(client: PoolClient, server: ServerConnection): void {
     const { traffic } = this;
     if (client.queryStart > 0) {
@@ -380,6 +382,12 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
 
+  onTooNew(server: ServerConnection): void {
+    server.info('server refuses protocol version 3.2, 3.0 is tried');
+    // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
+    this.#attemptAt = Number.NEGATIVE_INFINITY;
+  }
+
   /** A connection has logged in. */
   noteLogin(server: ServerConnection): void {
     this.#hasLoginFailed = false;
@@ -389,7 +397,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** A connection could not be made: for a while no other is tried. */
   noteLoginFailure(reason: string): void {
     this.#hasLoginFailed = true;
-    this.#failure = cut(reason, MAX_CACHED_REASON_BYTES);
+    this.#failure = cutText(reason, MAX_CACHED_REASON_BYTES);
     this.#opener.onFailed();
   }
 
@@ -416,10 +424,12 @@ export class Pool implements ServerOwner, ServerSource {
     } else if (server.isMidReply) {
       // The rest would go to whoever is linked next.
       server.close('client disconnect before everything was sent to the server');
-    } else if (server.isCloseNeeded) {
-      server.close('close_needed');
+    } else if (!server.isReady) {
+      server.close('idle server got dirty');
     } else if (this.#isLifetimeOver(server)) {
       this.#closeForLifetime(server);
+    } else if (server.isCloseNeeded) {
+      server.close('close_needed');
     } else if (server.cancelsInFlight > 0) {
       this.place(server, ServerState.held, this.held, false);
     } else if (plan.resetQuery !== null) {
@@ -427,6 +437,7 @@ export class Pool implements ServerOwner, ServerSource {
     } else if (plan.checkDelayMs === 0 && plan.checkQuery !== null) {
       this.place(server, ServerState.used, this.used, true);
       this.serveQueue();
+      if (server.state === ServerState.used) this.#offerSlot();
     } else {
       this.#makeUsable(server);
     }
@@ -440,6 +451,7 @@ export class Pool implements ServerOwner, ServerSource {
   #runReset(server: ServerConnection, sql: string): void {
     this.place(server, ServerState.tested, this.tested, false);
     server.runOwn(sql, () => {
+      onUnreportedReset(server);
       if (server.isInTransaction) server.close('reset query failed');
       else this.#makeUsable(server);
       this.serveQueue();
@@ -467,12 +479,19 @@ export class Pool implements ServerOwner, ServerSource {
     }
     const atFront = !this.plan.isRoundRobin;
     this.place(server, ServerState.idle, this.idle, atFront);
+    this.#offerSlot();
+  }
+
+  /** A connection has become free that nobody here waits for: one that needs its slot may evict it. */
+  #offerSlot(): void {
+    if (this.database.budget.isWanted || this.#userBudget.isWanted) this.#onSlotFree(this);
   }
 
   #takeIdle(): ServerConnection | null {
     for (let server = this.idle.first; server !== null; server = this.idle.first) {
-      if (!server.isCloseNeeded) return server;
-      server.close('obsolete connection');
+      if (server.isCloseNeeded) server.close('obsolete connection');
+      else if (!server.isReady) server.close('idle server got dirty');
+      else return server;
     }
     return null;
   }
@@ -491,23 +510,27 @@ export class Pool implements ServerOwner, ServerSource {
         client.onPoolReady();
       } else if (this.link(client, server)) client.onServer();
     }
-    if (this.waiting.size > 0 && this.tested.size === 0) {
-      if (this.used.first !== null) this.#check(this.used.first);
-      else this.open();
+    // Each server that is being tested will be for one of those who wait.
+    while (this.waiting.size > this.tested.size && this.used.first !== null) {
+      this.#check(this.used.first);
     }
+    if (this.waiting.size > this.tested.size) this.open();
     this.replication.serve();
   }
 
   /** Runs the check query on a server that has been idle for long; it is usable after that. */
   #check(server: ServerConnection): void {
     const { checkQuery, checkDelayMs } = this.plan;
+    if (!server.isReady) {
+      server.close('idle server got dirty');
+      return;
+    }
     this.place(server, ServerState.tested, this.tested, false);
     if (
       checkQuery === null ||
       (checkDelayMs > 0 && clock.now - server.lastActivity < checkDelayMs)
     ) {
       this.#makeUsable(server);
-      this.serveQueue();
       return;
     }
     server.runOwn(checkQuery, () => {
@@ -538,7 +561,10 @@ export class Pool implements ServerOwner, ServerSource {
     const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
     if (full === null) return true;
     // An evicted connection holds its slot until its end of file; `onGone` comes back here.
-    if (mayEvict) this.#evictFor(this, full);
+    if (mayEvict) {
+      full.isWanted = true;
+      this.#evictFor(this, full);
+    }
     return false;
   }
 
@@ -557,7 +583,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    return this.total < size + reserveSize;
+    return this.total + (this.predecessor?.total ?? 0) < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -749,16 +775,8 @@ export class Pool implements ServerOwner, ServerSource {
       // It has not answered for so long that its end of file cannot be waited for.
       server.abandon();
     }
-    for (const list of [this.idle, this.used]) {
-      for (const server of list) {
-        if (server.isCloseNeeded) server.close('close_needed');
-        else if (plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
-          this.#closeForLifetime(server);
-        } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
-        else if (this.#needsCheck(server, now)) {
-          this.place(server, ServerState.used, this.used, true);
-        }
-      }
+    for (const list of [this.used, this.tested, this.idle]) {
+      for (const server of list) this.#tickUnused(server, now);
     }
     for (const server of this.closing) {
       this.#tickClosing(server, now);
@@ -771,6 +789,20 @@ export class Pool implements ServerOwner, ServerSource {
     for (const server of this.linked) {
       const client = server.client as PoolClient | null;
       if (client !== null) this.#tickLinked(server, client, now);
+    }
+  }
+
+  /** A server without a client; one that is tested has taken its time over that. */
+  #tickUnused(server: ServerConnection, now: number): void {
+    const isTested = server.state === ServerState.tested;
+    if (server.isCloseNeeded) server.close('close_needed');
+    else if (!server.isReady && !isTested) {
+      server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
+    } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
+    else if (this.plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
+      this.#closeForLifetime(server);
+    } else if (this.#needsCheck(server, now)) {
+      this.place(server, ServerState.used, this.used, true);
     }
   }
 
@@ -796,18 +828,18 @@ export class Pool implements ServerOwner, ServerSource {
     if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
       server.close('query timeout');
     } else if (
-      transactionMs > 0 &&
-      transactionStart > 0 &&
-      now - transactionStart > transactionMs
-    ) {
-      server.close('transaction timeout');
-    } else if (
       idleTransactionMs > 0 &&
       server.isAtRest &&
       server.isInTransaction &&
       now - server.lastActivity > idleTransactionMs
     ) {
       server.close('idle transaction timeout');
+    } else if (
+      transactionMs > 0 &&
+      transactionStart > 0 &&
+      now - transactionStart > transactionMs
+    ) {
+      server.close('transaction timeout');
     }
   }
 
@@ -828,10 +860,10 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.#queued()) {
       const waited = now - client.waitStart;
       const limit = client.queryWaitTimeout * 1000;
-      if (limit > 0 && waited > limit) {
-        client.refuse('08P01', 'query_wait_timeout');
-      } else if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
+      if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
         client.refuse('08P01', 'query_timeout');
+      } else if (limit > 0 && waited > limit) {
+        client.refuse('08P01', 'query_wait_timeout');
       } else if (
         waitNotifyMs > 0 &&
         client.isWelcomed &&
@@ -874,19 +906,10 @@ export class Pool implements ServerOwner, ServerSource {
   }
 }
 
-/** Why the server of a client that leaves cannot be used by another; null: it can. */
+/** Why the server of a client that leaves cannot be used by another (PgBouncer's words); null: it can. */
 function reasonToClose(client: PoolClient, server: ServerConnection): string | null {
   if (server.isRunningOwn || !server.isReady || client.isMidRequest || server.isInTransaction) {
-    return server.requests.size > 1
-      ? 'client disconnected with queries in progress'
-      : 'client disconnected with query in progress';
+    return 'client disconnect while server was not ready';
   }
-  if (server.requests.size > 0) return 'client disconnect while server was not ready';
-  return null;
-}
-
-function cut(text: string, maxBytes: number): string {
-  return Buffer.byteLength(text) <= maxBytes
-    ? text
-    : Buffer.from(text).toString('utf8', 0, maxBytes);
+  return server.requests.size > 0 ? 'client disconnected with query in progress' : null;
 }

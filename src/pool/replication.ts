@@ -127,6 +127,7 @@ class ReplicationLink implements ServerOwner {
   readonly translator: ServerOwner['translator'];
   readonly traffic: ServerOwner['traffic'];
   readonly maxPacketBytes: number;
+  readonly forbidsTransactions = false;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   server: ServerConnection | null = null;
@@ -188,6 +189,13 @@ class ReplicationLink implements ServerOwner {
       log.error(`S: login failed: ${refusal.severity}: ${refusal.message}`);
       server.close('login failed');
     }
+  }
+
+  /** The client waits on, for a connection that asks for an older version. */
+  onTooNew(server: ServerConnection): void {
+    this.client.server = null;
+    server.client = null;
+    this.#pool.onTooNew(server);
   }
 
   onReady(server: ServerConnection): void {

@@ -3,20 +3,28 @@ import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
 import type { Traffic } from '../metrics/traffic.ts';
-import type { Link, LinkHandler } from '../net/link.ts';
+import { DnsError } from '../net/dns-cache.ts';
+import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import { clock } from '../util/clock.ts';
+import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
-import type { TrackedNames, TrackedValues } from './parameters.ts';
+import {
+  onUnreportedReset,
+  reportedValue,
+  type ServerParameters,
+  type TrackedNames,
+  type TrackedValues,
+} from './parameters.ts';
 import { ReplyAction, RequestAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
 import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
 
@@ -78,7 +86,9 @@ const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
-/** Longest reason that PgBouncer shows. */
+const NO_NAMES: ReadonlySet<number> = new Set();
+const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
+/** Longest reason that PgBouncer shows, in the log and in the client's error. */
 const MAX_REASON_BYTES = 127;
 
 /** The pool, as its servers see it. */
@@ -88,6 +98,8 @@ export interface ServerOwner {
   readonly translator: StatementTranslator;
   readonly traffic: Traffic;
   readonly maxPacketBytes: number;
+  /** Statement mode: a ReadyForQuery inside a transaction block ends server and client. */
+  readonly forbidsTransactions: boolean;
   readonly logsConnections: boolean;
   readonly logsDisconnections: boolean;
   /** What its connections are for. */
@@ -96,6 +108,8 @@ export interface ServerOwner {
   onLoginBegin(server: ServerConnection): readonly (readonly [string, string])[];
   onLogin(server: ServerConnection): void;
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
+  /** The server does not know the version of the protocol: the next attempt asks for an older one. */
+  onTooNew(server: ServerConnection): void;
   /** ReadyForQuery with nothing outstanding while a client is linked. */
   onReady(server: ServerConnection): void;
   /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
@@ -123,7 +137,9 @@ export interface LinkedClient {
   onServerLost(text: string, isMidReply: boolean): void;
 }
 
-export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerConnection> {
+export class ServerConnection
+  implements LinkHandler, FrameSink, Listed<ServerConnection>, ServerParameters
+{
   listPrev: ServerConnection | null = null;
   listNext: ServerConnection | null = null;
   list: List<ServerConnection> | null = null;
@@ -131,10 +147,10 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   readonly id = nextId();
   readonly ptr: string;
   readonly owner: ServerOwner;
-  /** `db/user@host:port`, for the log. */
-  readonly label: string;
-  /** The address as SHOW SERVERS names it: an IP address or `unix`. */
-  readonly address: string;
+  /** `db/user@address:port`, for the log. */
+  label: string;
+  /** The address as SHOW SERVERS names it: an IP address, the host while that is sought, or `unix`. */
+  address: string;
   readonly port: number;
   readonly connectedAt = clock.now;
   readonly requests = new RequestsInFlight();
@@ -143,10 +159,15 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   client: LinkedClient | null = null;
   /** BackendKeyData of the server, with which its queries are cancelled. */
   cancelKey: Buffer = Buffer.alloc(0);
-  tracked: TrackedValues;
+  readonly tracked: TrackedValues;
+  readonly own: TrackedValues;
+  setByQuery: ReadonlySet<number> = NO_NAMES;
   /** Status byte of the last ReadyForQuery. */
   transactionStatus: number = TransactionStatus.idle;
-  /** True from a ReadyForQuery until the next request sent to the server. */
+  /**
+   * True from a ReadyForQuery until the next request sent to the server, or until an error, notice or
+   * parameter that answers none: such words between requests are most likely a backend's last.
+   */
   isReady = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
@@ -187,6 +208,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.port = about.port;
     this.#place = place;
     this.tracked = owner.tracked.none();
+    this.own = owner.tracked.none();
     this.statements = new ServerStatements(owner.registry, this.requests);
     this.#walker = new FrameWalker(this, owner.maxPacketBytes);
     this.#login = serverLogin;
@@ -201,6 +223,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     const { remoteAddress, remotePort } = this.link.socket;
     if (remoteAddress === undefined || remotePort === undefined) return this.#place;
     return { host: remoteAddress, port: remotePort };
+  }
+
+  /** The host as the configuration names it; null: a Unix socket. */
+  get host(): string | null {
+    return 'host' in this.#place ? this.#place.host : null;
+  }
+
+  /** The host was a name, and its address is known now. */
+  onAddress(address: string, label: string): void {
+    this.address = address;
+    this.label = label;
   }
 
   get hasLoggedIn(): boolean {
@@ -336,7 +369,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutReason(text), isMidReply);
+    client?.onServerLost(cutText(text, MAX_REASON_BYTES), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -403,10 +436,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     this.#walker.abort();
     this.client = null;
     const wasLogin = this.state === login;
-    const reason = this.#isConnected ? 'server conn crashed?' : 'connect failed';
+    const reason = !this.#isConnected
+      ? whyNotConnected(error)
+      : isWriteError(error)
+        ? 'server connection closed'
+        : 'server conn crashed?';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
-    if (wasLogin) this.owner.onLoginFailed(this, reason, null);
+    if (wasLogin) {
+      if (this.#login?.onClosed() === true) this.owner.onTooNew(this);
+      else this.owner.onLoginFailed(this, reason, null);
+    }
     this.#end();
     client?.onServerLost(reason, isMidReply);
   }
@@ -421,17 +461,23 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.DataRow:
       case ServerMessage.CopyData:
       case ServerMessage.CopyDone:
+      case ServerMessage.CopyFail:
       case ServerMessage.CopyOutResponse:
       case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
-      case ServerMessage.NoticeResponse:
       case ServerMessage.NotificationResponse:
+        return Action.forward;
+      case ServerMessage.NoticeResponse:
+        this.isReady = false;
         return Action.forward;
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
-        if (total !== 6) return this.#broken('unknown pkt');
+        if (total !== 6) return this.#unknown(type);
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
+        if (this.isInTransaction && this.owner.forbidsTransactions) {
+          return this.#broken(NO_TRANSACTIONS);
+        }
         this.requests.onReply(type);
         this.isReady = true;
         return Action.forwardEnd;
@@ -439,15 +485,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
         if (end - at < total && total <= MAX_TAG_BYTES) return Action.wait;
         if (end - at >= total && isDeallocateAll(bytes, at, total)) {
           this.statements.onDeallocateAll();
+          // It may have been DISCARD ALL.
+          onUnreportedReset(this);
           this.client.statements.onDeallocateAll(this.requests.namesInFlight());
         }
         return this.#reply(type);
       case ServerMessage.ParameterStatus:
         if (total > MAX_PARAMETER_BYTES) return this.#broken(BROKEN_PARAMETER);
         if (end - at < total) return Action.wait;
-        return this.#onParameter(bytes, at + 5, at + total)
-          ? Action.forward
-          : this.#broken(BROKEN_PARAMETER);
+        if (!this.#onParameter(bytes, at + 5, at + total)) return this.#broken(BROKEN_PARAMETER);
+        this.isReady = false;
+        return Action.forward;
       case ServerMessage.RowDescription:
         if (this.requests.isBarrierNext) {
           const known = Math.min(total, BARRIER_KNOWN_BYTES);
@@ -455,9 +503,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
           if (this.#passesBarrier(bytes, at, at + known)) return Action.skip;
         }
         return this.#reply(type);
+      case ServerMessage.ErrorResponse:
+        this.isReady = false;
+        return this.#reply(type);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
-      case ServerMessage.ErrorResponse:
       case ServerMessage.ParseComplete:
       case ServerMessage.BindComplete:
       case ServerMessage.CloseComplete:
@@ -466,7 +516,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       case ServerMessage.PortalSuspended:
         return this.#reply(type);
       default:
-        return this.#broken('unknown pkt');
+        return this.#unknown(type);
     }
   }
 
@@ -499,6 +549,7 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     }
     if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
       this.statements.clear();
+      onUnreportedReset(this);
     }
     if (type === ServerMessage.ErrorResponse) {
       this.#hasOwnQueryFailed = true;
@@ -554,6 +605,11 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
     return Action.rewrite;
   }
 
+  #unknown(type: number): Action {
+    log.error(`S-${this.ptr}: ${this.label} unknown pkt: '${printable(type)}'`);
+    return this.#broken('unknown pkt');
+  }
+
   #onLoginHeader(total: number): Action {
     // A step of the login is being worked out: what follows waits for it.
     if (this.link.isHeld) return Action.stop;
@@ -575,21 +631,28 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   }
 
   #onUnlinkedHeader(type: number, total: number): Action {
+    const what = `got packet '${printable(type)}' from server when not linked`;
+    log.warning(`S-${this.ptr}: ${this.label} ${what}`);
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
-    this.close('idle server got dirty');
-    return Action.stop;
+    // Its end of file says more to the log than we could, so there is time for that to come.
+    this.isReady = false;
+    return Action.skip;
   }
 
   /** Notes a tracked parameter's value; false when the message is broken. */
   #onParameter(bytes: Buffer, start: number, end: number): boolean {
     const pair = decodeParameterStatus(bytes, start, end);
     if (pair === null) return false;
-    const index = this.owner.tracked.indexOf(pair[0]);
+    const names = this.owner.tracked;
+    const index = names.indexOf(pair[0]);
     if (index === -1) return true;
-    this.tracked[index] = pair[1];
-    if (this.client !== null && this.#onOwnQueryDone === null) this.client.tracked[index] = pair[1];
+    const value = names.shared(pair[1]);
+    this.tracked[index] = value;
+    if (this.client !== null && this.#onOwnQueryDone === null) {
+      this.client.tracked[index] = reportedValue(names, index, value, this);
+    }
     return true;
   }
 
@@ -617,15 +680,15 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #onLoginStep(step: LoginStep): void {
     if (step.kind === 'send') {
       this.link.write(step.message);
+    } else if (step.kind === 'too_new') {
+      this.owner.onTooNew(this);
+      this.close(step.reason);
     } else if (step.kind === 'failed') {
       this.#failLogin(step.reason, step.refusal);
     } else if (step.kind === 'done') {
       const done = this.#login!;
       this.cancelKey = done.key;
-      for (const [name, value] of done.parameters) {
-        const index = this.owner.tracked.indexOf(name);
-        if (index !== -1) this.tracked[index] = value;
-      }
+      this.#takeParameters(done);
       if (done.connectQueryError !== null) {
         log.warning(
           `S-${this.ptr}: ${this.label} error while executing exec_on_query: ${done.connectQueryError}`,
@@ -635,6 +698,18 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
       this.owner.onLogin(this);
       this.#login = null;
     }
+  }
+
+  #takeParameters({ parameters, changedByQuery }: ServerLogin): void {
+    const names = this.owner.tracked;
+    for (const [name, value] of parameters) {
+      const index = names.indexOf(name);
+      if (index === -1) continue;
+      this.tracked[index] = names.shared(value);
+      this.own[index] = this.tracked[index]!;
+    }
+    if (changedByQuery.size === 0) return;
+    this.setByQuery = new Set([...changedByQuery].map((name) => names.indexOf(name)));
   }
 
   #failLogin(reason: string, refusal: Refusal | null): void {
@@ -651,13 +726,17 @@ export class ServerConnection implements LinkHandler, FrameSink, Listed<ServerCo
   #logClosing(reason: string): void {
     if (!this.owner.logsDisconnections) return;
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
-    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
+    this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
   }
 }
 
-/** PgBouncer cuts reasons, in the log and in the client's error, to 127 bytes. */
-function cutReason(reason: string): string {
-  if (reason.length * 3 <= MAX_REASON_BYTES) return reason;
-  const bytes = Buffer.from(reason);
-  return bytes.length <= MAX_REASON_BYTES ? reason : bytes.toString('utf8', 0, MAX_REASON_BYTES);
+function whyNotConnected(error: Error | null): string {
+  return error instanceof DnsError ? error.message : 'connect failed';
+}
+
+/** A type byte as the log shows it. */
+function printable(type: number): string {
+  return type > 0x20 && type < 0x7f
+    ? String.fromCharCode(type)
+    : `\\x${type.toString(16).padStart(2, '0')}`;
 }

@@ -1,9 +1,10 @@
 import { DatabaseError } from 'pg-protocol';
 import { Parser } from 'pg-protocol/dist/parser.js';
 import type { ServerAuth, ServerAuthStep } from '../auth/server-auth.ts';
-import { AuthenticationCode, HEADER_BYTES, ServerMessage } from '../wire/codes.ts';
-import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
+import { AuthenticationCode, HEADER_BYTES, RequestCode, ServerMessage } from '../wire/codes.ts';
+import { decodeParameterStatus, decodeReport, isProtocol3 } from '../wire/decode.ts';
 import { query, startupMessage } from '../wire/encode.ts';
+import { isAboutVersion, type SpokenVersions } from './spoken-versions.ts';
 
 /**
  * Logging in to PostgreSQL, from the startup packet to the first ReadyForQuery and past
@@ -11,8 +12,15 @@ import { query, startupMessage } from '../wire/encode.ts';
  * what to do; the connection does the input and output.
  */
 
+/** BackendKeyData with the shortest and the longest key of protocol 3.2 (4 to 256 bytes of secret). */
+const MIN_KEY_MESSAGE_BYTES = HEADER_BYTES + 8;
+const MAX_KEY_MESSAGE_BYTES = HEADER_BYTES + 4 + 256;
+
 /** What the login needs to know. */
 export interface LoginPlan {
+  /** The host, as `versions` knows it. */
+  readonly host: string;
+  readonly versions: SpokenVersions;
   /** Parameters of the startup packet, in order. */
   readonly startup: readonly (readonly [string, string])[];
   readonly auth: ServerAuth;
@@ -25,6 +33,8 @@ export type LoginStep =
   | { readonly kind: 'nothing' }
   | { readonly kind: 'send'; readonly message: Buffer }
   | { readonly kind: 'done' }
+  /** The version that was asked for is refused; a new connection should ask for an older one. */
+  | { readonly kind: 'too_new'; readonly reason: string }
   /** `sqlstate` and `message` are the server's own words when it refused; else null. */
   | { readonly kind: 'failed'; readonly reason: string; readonly refusal: Refusal | null };
 
@@ -42,10 +52,16 @@ const DONE: LoginStep = { kind: 'done' };
 export class ServerLogin {
   readonly #plan: LoginPlan;
   readonly #parser = new Parser();
+  /** Version that was asked for; 0: nothing was. */
+  #asked = 0;
+  #isAnswered = false;
   #isConnectQueryDue: boolean;
+  #hasSentQuery = false;
   #isAuthenticated = false;
   /** Parameters as the server reported them, in order; a later report replaces the value. */
   readonly parameters = new Map<string, string>();
+  /** Names of those that `connect_query` changed. */
+  readonly changedByQuery = new Set<string>();
   /** Bytes of BackendKeyData: process id and secret key. Empty until told. */
   key: Buffer = Buffer.alloc(0);
   /** Text of an error that `connect_query` raised; null: none. */
@@ -58,16 +74,31 @@ export class ServerLogin {
 
   /** The StartupMessage, with `more` parameters behind the plan's. */
   begin(more: readonly (readonly [string, string])[] = []): Buffer {
-    return startupMessage([...this.#plan.startup, ...more]);
+    const { host, versions, startup } = this.#plan;
+    this.#asked = versions.toAsk(host);
+    return startupMessage(this.#asked, [...startup, ...more]);
+  }
+
+  /** The server has closed. True: it has not said a word, and an older version should be tried. */
+  onClosed(): boolean {
+    if (this.#asked === 0 || this.#isAnswered) return false;
+    return this.#plan.versions.onSilence(this.#plan.host, this.#asked);
   }
 
   /** One whole message, type byte first; the bytes are the login's own. */
   onMessage(bytes: Buffer): LoginStep | Promise<LoginStep> {
+    if (!this.#isAnswered) {
+      this.#isAnswered = true;
+      const refusal = this.#refusedVersion(bytes);
+      if (refusal !== null) return { kind: 'too_new', reason: refusal };
+    }
     switch (bytes[0]) {
       case ServerMessage.Authentication:
         return this.#onAuthentication(bytes);
       case ServerMessage.BackendKeyData:
-        if (bytes.length < 13) return failed('bad cancel key');
+        if (bytes.length < MIN_KEY_MESSAGE_BYTES || bytes.length > MAX_KEY_MESSAGE_BYTES) {
+          return failed('bad cancel key');
+        }
         this.key = bytes.subarray(5);
         return NOTHING;
       case ServerMessage.ErrorResponse:
@@ -78,14 +109,44 @@ export class ServerLogin {
         if (!this.#isAuthenticated) return failed('unknown pkt from server');
         if (!this.#isConnectQueryDue) return DONE;
         this.#isConnectQueryDue = false;
+        this.#hasSentQuery = true;
         return { kind: 'send', message: query(this.#plan.connectQuery!) };
       case ServerMessage.NegotiateProtocolVersion:
+        return this.#onNegotiation(bytes);
       case ServerMessage.NoticeResponse:
         return NOTHING;
       default:
         // Rows and tags of connect_query.
         return this.#isAuthenticated ? NOTHING : failed('unknown pkt from server');
     }
+  }
+
+  /** What the first answer says against the version asked for; null: nothing. */
+  #refusedVersion(bytes: Buffer): string | null {
+    const { host, versions } = this.#plan;
+    if (bytes[0] === ServerMessage.ErrorResponse && this.#asked > RequestCode.protocol3) {
+      const { message, sqlstate } = this.#readError(bytes);
+      if (isAboutVersion(sqlstate, message)) {
+        versions.onRefusal(host);
+        return message;
+      }
+    }
+    versions.onAnswer(host, this.#asked);
+    return null;
+  }
+
+  /**
+   * The server speaks an older minor version, which changes nothing but the length of its cancel key.
+   * Some say only the minor one, as the protocol's documentation has it, PostgreSQL says both.
+   */
+  #onNegotiation(bytes: Buffer): LoginStep {
+    if (bytes.length < HEADER_BYTES + 8 || this.#isAuthenticated) {
+      return failed('unknown pkt from server');
+    }
+    const said = bytes.readInt32BE(HEADER_BYTES);
+    const version = said >>> 16 === 0 ? RequestCode.protocol3 | said : said;
+    if (isProtocol3(version) && version <= this.#asked) return NOTHING;
+    return failed('server wants a protocol version that was not asked for');
   }
 
   #onAuthentication(bytes: Buffer): LoginStep | Promise<LoginStep> {
@@ -115,13 +176,14 @@ export class ServerLogin {
     const pair = decodeParameterStatus(bytes, HEADER_BYTES, bytes.length);
     if (pair === null) return failed('broken ParameterStatus packet');
     this.parameters.set(pair[0], pair[1]);
+    if (this.#hasSentQuery) this.changedByQuery.add(pair[0]);
     return NOTHING;
   }
 
   #onError(bytes: Buffer): LoginStep {
     const refusal = this.#readError(bytes);
     const { message } = refusal;
-    if (this.#isAuthenticated && this.#plan.connectQuery !== null && !this.#isConnectQueryDue) {
+    if (this.#hasSentQuery) {
       this.connectQueryError = message;
       return NOTHING;
     }

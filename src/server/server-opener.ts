@@ -1,13 +1,16 @@
 import { randomBytes } from 'node:crypto';
-import { isIP } from 'node:net';
+import { isIP, type LookupFunction } from 'node:net';
 import type { ScramKeys } from '../auth/scram.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import { startServerAuth } from '../auth/server-auth.ts';
 import type { DatabaseEntry } from '../config/config.ts';
+import { log } from '../log/logger.ts';
 import { connectLink, type SocketOptions, secureLink } from '../net/sockets.ts';
+import { inTurn } from '../net/turn.ts';
 import type { ServerTls } from '../tls/server-tls.ts';
 import { ServerConnection, type ServerOwner } from './server-connection.ts';
 import { ServerLogin } from './server-login.ts';
+import { SpokenVersions } from './spoken-versions.ts';
 import { TlsHandshake } from './tls-handshake.ts';
 
 /** What all server connections of a worker share. */
@@ -15,6 +18,8 @@ export interface OpenerOptions {
   readonly unixSocketDir: string;
   readonly sockets: SocketOptions;
   readonly tls: ServerTls;
+  /** Finds the address of a host that is a name. */
+  readonly lookup: LookupFunction;
 }
 
 /** How a pool's connections log in. */
@@ -32,6 +37,7 @@ export class ServerOpener {
   readonly #options: OpenerOptions;
   readonly #entry: DatabaseEntry;
   readonly #database: string;
+  readonly #versions = new SpokenVersions();
   #next: number;
 
   /** @param first item of the host list to begin with, so that workers do not all begin at one */
@@ -42,11 +48,12 @@ export class ServerOpener {
     this.#next = first;
   }
 
-  /** Where the next attempt goes: a Unix socket path or a TCP address. */
+  /** Where the next attempt goes: a Unix socket path or a TCP address; the path is empty if there is none. */
   place(): { path: string } | { host: string; port: number } {
     const { hosts, port } = this.#entry;
     const host =
       hosts.length === 0 ? this.#options.unixSocketDir : hosts[this.#next % hosts.length]!;
+    if (host === '') return { path: '' };
     if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
     if (host.startsWith('/')) return { path: `${host}/.s.PGSQL.${port}` };
     return { host, port };
@@ -59,8 +66,10 @@ export class ServerOpener {
     if (entry.load_balance_hosts === 'round-robin') this.#next++;
     const isUnix = 'path' in place;
     const address = isUnix ? 'unix' : place.host;
-    const shown = !isUnix && isIP(place.host) === 6 ? `[${place.host}]` : address;
-    const label = `${this.#database}/${credentials.user}@${shown}:${entry.port}`;
+    const labelAt = (where: string): string => {
+      const shown = isIP(where) === 6 ? `[${where}]` : where;
+      return `${this.#database}/${credentials.user}@${shown}:${entry.port}`;
+    };
 
     const startup: [string, string][] = [['database', entry.dbname ?? this.#database]];
     if (entry.client_encoding !== null) startup.push(['client_encoding', entry.client_encoding]);
@@ -69,14 +78,23 @@ export class ServerOpener {
     if (entry.application_name !== null) startup.push(['application_name', entry.application_name]);
     startup.push(['user', credentials.user]);
     const login = new ServerLogin({
+      host: isUnix ? place.path : place.host,
+      versions: this.#versions,
       startup,
       auth: startServerAuth({ ...credentials, random: randomBytes }),
       connectQuery: entry.connect_query,
     });
-    const server = new ServerConnection(owner, { label, address, port: entry.port }, place, login);
+    const about = { label: labelAt(address), address, port: entry.port };
+    const server = new ServerConnection(owner, about, place, login);
+    if (isUnix && place.path === '') {
+      log.error(`unix socket dir not configured: ${this.#database}`);
+      // Once the owner has the connection.
+      process.nextTick(() => inTurn(() => server.abandonLogin('cannot connect')));
+      return server;
+    }
 
-    const { tls, sockets } = this.#options;
-    const link = connectLink(place, server, sockets, () => {
+    const { tls, sockets, lookup } = this.#options;
+    const onConnect = (): void => {
       server.onConnected();
       if (isUnix || !tls.isAsked) {
         server.beginLogin();
@@ -89,6 +107,10 @@ export class ServerOpener {
           server.beginLogin();
         });
       });
+    };
+    const link = connectLink(place, server, sockets, onConnect, lookup);
+    link.socket.once('lookup', (error, found) => {
+      if (error === null) server.onAddress(found, labelAt(found));
     });
     server.attach(link);
     return server;

@@ -46,6 +46,7 @@ export const ServerMessage = {
   CopyBothResponse: 0x57,
   CopyData: 0x64,
   CopyDone: 0x63,
+  CopyFail: 0x66,
   NegotiateProtocolVersion: 0x76,
 } as const;
 
@@ -57,6 +58,16 @@ export const RequestCode = {
   protocol2: 0x00020000,
   protocol3: 0x00030000,
 } as const;
+
+/**
+ * The newest version of the protocol that is spoken, in both directions: 3.2, which brings cancel
+ * keys of any length and nothing else that goes through here (PostgreSQL 18).
+ */
+export const NEWEST_PROTOCOL = 0x00030002;
+
+/** Shortest and longest CancelRequest: a secret of 1 to 256 bytes, as PostgreSQL 18 takes. */
+export const MIN_CANCEL_BYTES = 13;
+export const MAX_CANCEL_BYTES = 268;
 
 /** Int32 of an Authentication message. */
 export const AuthenticationCode = {

@@ -116,7 +116,7 @@ export function parameterStatus(name: string, value: string): Buffer {
   return writer.begin(ServerMessage.ParameterStatus).cstring(name).cstring(value).end();
 }
 
-/** BackendKeyData carrying all of `key` (8 bytes up to protocol 3.0). */
+/** BackendKeyData carrying all of `key` (8 bytes before protocol 3.2). */
 export function backendKeyData(key: Uint8Array): Buffer {
   return writer.begin(ServerMessage.BackendKeyData).raw(key).end();
 }
@@ -125,7 +125,7 @@ export const READY_IDLE = writer.begin(ServerMessage.ReadyForQuery).byte(0x49).e
 export const PARSE_COMPLETE = writer.begin(ServerMessage.ParseComplete).end();
 export const CLOSE_COMPLETE = writer.begin(ServerMessage.CloseComplete).end();
 
-/** NegotiateProtocolVersion: the newest minor version offered and the options not recognised. */
+/** NegotiateProtocolVersion: the version that will be spoken and the options not recognised. */
 export function negotiateProtocolVersion(version: number, unknown: readonly string[]): Buffer {
   writer.begin(ServerMessage.NegotiateProtocolVersion).int32(version).int32(unknown.length);
   for (const name of unknown) writer.cstring(name);
@@ -166,9 +166,12 @@ export function query(sql: string): Buffer {
   return writer.begin(ClientMessage.Query).cstring(sql).end();
 }
 
-/** StartupMessage of protocol 3.0 with its parameters in the order given. */
-export function startupMessage(parameters: readonly (readonly [string, string])[]): Buffer {
-  writer.begin(0).int32(RequestCode.protocol3);
+/** StartupMessage of a version of protocol 3 with its parameters in the order given. */
+export function startupMessage(
+  version: number,
+  parameters: readonly (readonly [string, string])[],
+): Buffer {
+  writer.begin(0).int32(version);
   for (const [name, value] of parameters) writer.cstring(name).cstring(value);
   return writer.byte(0).end(false);
 }

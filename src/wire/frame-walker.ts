@@ -80,10 +80,10 @@ export class FrameWalker {
   /** After an impossible length word or `abort`: walks do nothing until `reset`. */
   isBroken = false;
 
-  /** @param maxMessageBytes greatest length word allowed (it counts itself, not the type byte) */
-  constructor(sink: FrameSink, maxMessageBytes: number) {
+  /** @param maxTotal greatest size allowed of a whole message, type byte and length word included */
+  constructor(sink: FrameSink, maxTotal: number) {
     this.#sink = sink;
-    this.#maxTotal = maxMessageBytes + 1;
+    this.#maxTotal = maxTotal;
   }
 
   /** Bytes still owed of a message that is being forwarded or skipped. */

@@ -14,6 +14,7 @@ import { type ClientSession, ClientState } from '../client/client-session.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { PGFLEET_VERSION } from '../log/version.ts';
 import type { Traffic } from '../metrics/traffic.ts';
+import type { DnsCache } from '../net/dns-cache.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
@@ -25,6 +26,7 @@ export interface LiveRooms {
   readonly sessions: ReadonlySet<ClientSession>;
   readonly pools: PoolSet;
   readonly canceller: Canceller;
+  readonly dns: DnsCache;
   readonly users: () => Iterable<string>;
   readonly admission: () => Admission;
   readonly index: ConfigIndex;
@@ -60,7 +62,7 @@ export class LiveSnapshots implements SnapshotSource {
   }
 
   snapshot(parts: readonly SnapshotPart[]): LiveSnapshot {
-    const { worker, sessions, pools, canceller, users, admission, index } = this.#rooms;
+    const { worker, sessions, pools, canceller, dns, users, admission, index } = this.#rooms;
     const all = [...pools.all].sort(byName);
     const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
     snapshot.state = pools.isPaused ? 'paused' : 'active';
@@ -70,7 +72,7 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.clients = shown.map((session) => clientRow(session, index));
     }
     if (parts.includes('servers')) snapshot.servers = all.flatMap((pool) => serverRows(pool));
-    if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool));
+    if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool, canceller));
     if (parts.includes('databases')) {
       snapshot.databases = [...pools.databases].map((database) => ({
         name: database.name,
@@ -102,6 +104,11 @@ export class LiveSnapshots implements SnapshotSource {
       snapshot.lists.used_clients = sessions.size;
       snapshot.lists.login_clients = loggingIn;
       snapshot.lists.used_servers = pools.connections + canceller.active;
+      snapshot.lists.dns_queries = dns.questions;
+    }
+    if (parts.includes('dns')) {
+      snapshot.dns_hosts = dns.hosts;
+      snapshot.dns_zones = dns.zones;
     }
     return snapshot;
   }
@@ -178,7 +185,8 @@ function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state
   };
 }
 
-function poolRow(pool: Pool): LiveSnapshot['pools'][number] {
+function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number] {
+  const cancels = canceller.countsOf(pool);
   const since = pool.waitingSince;
   const { entry } = pool.database;
   return {
@@ -186,10 +194,10 @@ function poolRow(pool: Pool): LiveSnapshot['pools'][number] {
     user: pool.user,
     cl_active: pool.clients - pool.waitingClients,
     cl_waiting: pool.waitingClients,
-    cl_active_cancel_req: 0,
-    cl_waiting_cancel_req: 0,
+    cl_active_cancel_req: cancels.active,
+    cl_waiting_cancel_req: cancels.waiting,
     sv_active: pool.linked.size,
-    sv_active_cancel: 0,
+    sv_active_cancel: cancels.active,
     sv_being_canceled: pool.held.size,
     sv_idle: pool.idle.size,
     sv_used: pool.used.size,

@@ -2,7 +2,12 @@ import type { Socket } from 'node:net';
 import { ConsoleFactory } from '../admin/console.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
-import { Canceller, type CancelTarget } from '../cancel/canceller.ts';
+import {
+  Canceller,
+  type CancelPeer,
+  type CancelTarget,
+  type CancelTimeouts,
+} from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
@@ -10,11 +15,12 @@ import type { DatabaseEntry } from '../config/config.ts';
 import {
   ConfigIndex,
   effectiveClientIdleTimeout,
+  effectivePeerPoolSize,
   effectiveQueryWaitTimeout,
   poolUserOf,
 } from '../config/effective.ts';
 import type { Settings } from '../config/schema.ts';
-import { poolShares } from '../config/split.ts';
+import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
 import { Mesh } from '../mesh/mesh.ts';
@@ -35,6 +41,7 @@ import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
+import { HostNames } from './host-names.ts';
 import { Listeners } from './listeners.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
@@ -64,6 +71,7 @@ export class Worker {
   readonly #mesh: Mesh;
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
+  readonly #hostNames: HostNames;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -89,10 +97,18 @@ export class Worker {
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
     const translator = new StatementTranslator(registry, settings.max_prepared_statements);
+    this.#hostNames = new HostNames({
+      settings: () => this.#index.settings,
+      worker,
+      pools: () => this.#pools.all,
+      tell: (news) => this.#mesh.requestAll(news),
+    });
+    const { lookup } = this.#hostNames.cache;
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
+      lookup,
     };
     this.#poolOptions = {
       tracked,
@@ -118,8 +134,14 @@ export class Worker {
       runtimeDir: start.runtimeDir,
       workerId: worker,
       size,
-      onCancel: (packet, done) => inTurn(() => this.#canceller.handle(packet, done)),
-      onRequest: (request) => console.answer(request),
+      onCancel: (packet, done) => {
+        let giveUp = (): void => {};
+        inTurn(() => {
+          giveUp = this.#canceller.handle(packet, done);
+        });
+        return () => inTurn(giveUp);
+      },
+      onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
     });
     const indexNow = (): ConfigIndex => this.#index;
     this.#canceller = new Canceller({
@@ -130,17 +152,17 @@ export class Worker {
       get peerId() {
         return indexNow().settings.peer_id;
       },
-      peer: (id) => this.#index.peer(id),
-      connect: (place, handler, onConnect) => connectLink(place, handler, this.#sockets, onConnect),
-      get waitTimeoutMs() {
-        return indexNow().settings.cancel_wait_timeout * 1000;
-      },
+      peer: (id) => this.#cancelPeer(id),
+      connect: (place, handler, onConnect) =>
+        connectLink(place, handler, this.#sockets, onConnect, lookup),
+      timeouts: () => cancelTimeouts(this.#index.settings),
     });
     this.#snapshots = new LiveSnapshots({
       worker,
       sessions: this.sessions,
       pools: this.#pools,
       canceller: this.#canceller,
+      dns: this.#hostNames.cache,
       users: () => this.#built.secrets.keys(),
       admission: () => this.#context.admission,
       get index() {
@@ -353,11 +375,21 @@ export class Worker {
     return { user, secret, clientKeys };
   }
 
+  #cancelPeer(id: number): CancelPeer | null {
+    const peer = this.#index.peer(id);
+    if (peer === null) return null;
+    const { workerId, size } = this.#start;
+    const holder = id % size;
+    const limit = share(effectivePeerPoolSize(this.#index, peer), size, workerId, holder);
+    return { host: peer.host, port: peer.port, limit, holder };
+  }
+
   #tick(): void {
     const { now } = clock;
     this.#pools.tick(now);
     this.#canceller.tick(now);
     this.#snapshots.tick(now);
+    this.#hostNames.cache.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {
@@ -376,6 +408,14 @@ export class Worker {
     }
     if (this.#stopMode !== null) this.#checkStopped();
   }
+}
+
+function cancelTimeouts(settings: Settings): CancelTimeouts {
+  return {
+    waitMs: settings.cancel_wait_timeout * 1000,
+    peerConnectMs: settings.server_connect_timeout * 1000,
+    peerRetryMs: settings.server_login_retry * 1000,
+  };
 }
 
 function socketOptions(settings: Settings): SocketOptions {

@@ -92,7 +92,9 @@ for (const size of [1, 4]) {
         line('pgbouncer', 'max_db_connections', 5),
       );
       await until('surplus connections are gone', async () => {
-        return (await postgres.backends({ user: 'app' })).length <= 9;
+        const app = await postgres.backends({ user: 'app' });
+        const plain = await postgres.backends({ user: 'app_plain' });
+        return app.length + plain.length <= 9;
       });
       watch = await watchBackends(postgres);
       await load.goesOn();

@@ -18,6 +18,8 @@ export class FakeConnection {
   readonly index: number;
   /** Parameters of the StartupMessage, once `expectStartup` has read it. */
   parameters: Readonly<Record<string, string>> = {};
+  /** Version of the protocol that its StartupMessage asks for. */
+  version = 0;
   isClosed = false;
   #bytes: Buffer;
 
@@ -70,7 +72,9 @@ export class FakeConnection {
   /** Reads the StartupMessage and keeps its parameters. */
   async expectStartup(): Promise<void> {
     const size = (await this.bytes(4)).readInt32BE(0);
-    const words = (await this.bytes(size - 4)).toString('utf8', 4).split('\0');
+    const body = await this.bytes(size - 4);
+    this.version = body.readInt32BE(0);
+    const words = body.toString('utf8', 4).split('\0');
     const parameters: Record<string, string> = {};
     for (let at = 0; words[at] !== undefined && words[at] !== ''; at += 2) {
       parameters[words[at]!] = words[at + 1] ?? '';
@@ -199,10 +203,11 @@ export class FakeServer {
     return address.port;
   }
 
-  async listen(): Promise<void> {
+  /** @param port where to listen; 0: anywhere */
+  async listen(port = 0): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', reject);
-      this.#server.listen(0, this.host, resolve);
+      this.#server.listen(port, this.host, resolve);
     });
   }
 
@@ -263,9 +268,9 @@ export class FakeServer {
 }
 
 /** Starts a fake server whose every connection runs `script`; end it with `stop`. */
-export async function startFakeServer(script: Script): Promise<FakeServer> {
+export async function startFakeServer(script: Script, port = 0): Promise<FakeServer> {
   const server = new FakeServer(script);
-  await server.listen();
+  await server.listen(port);
   return server;
 }
 

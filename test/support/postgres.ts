@@ -73,6 +73,8 @@ export class TestPostgres {
   readonly #program: string;
   #child: ChildProcess | null = null;
   #client: pg.Client | null = null;
+  /** Ends when the standing connection is free; a client of `pg` runs one query at a time. */
+  #turn: Promise<unknown> = Promise.resolve();
 
   constructor(version: PostgresVersion, port: number, folder: string, bin: string) {
     this.version = version;
@@ -135,17 +137,8 @@ export class TestPostgres {
     sql: string,
     values: readonly unknown[] = [],
   ): Promise<Row[]> {
-    if (this.#client === null) {
-      const client = new pg.Client({ connectionString: this.url() });
-      // A server that a test kills ends this connection too; the next query opens another.
-      client.on('error', () => undefined);
-      client.once('end', () => {
-        if (this.#client === client) this.#client = null;
-      });
-      await client.connect();
-      this.#client = client;
-    }
-    const { rows } = await this.#client.query<Row>(sql, [...values]);
+    const rows = this.#turn.then(() => this.#queryNow<Row>(sql, values));
+    this.#turn = rows.catch(() => undefined);
     return rows;
   }
 
@@ -206,6 +199,24 @@ export class TestPostgres {
     await this.stop();
     if (isDead) await this.#removeSharedMemory();
     await removeFolder(this.folder);
+  }
+
+  async #queryNow<Row extends pg.QueryResultRow>(
+    sql: string,
+    values: readonly unknown[],
+  ): Promise<Row[]> {
+    if (this.#client === null) {
+      const client = new pg.Client({ connectionString: this.url() });
+      // A server that a test kills ends this connection too; the next query opens another.
+      client.on('error', () => undefined);
+      client.once('end', () => {
+        if (this.#client === client) this.#client = null;
+      });
+      await client.connect();
+      this.#client = client;
+    }
+    const { rows } = await this.#client.query<Row>(sql, [...values]);
+    return rows;
   }
 
   /** Whether postmaster.pid is this process's (a killed one leaves its own) and says "ready". */

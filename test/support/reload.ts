@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { writeFile } from 'node:fs/promises';
+import { rename, writeFile } from 'node:fs/promises';
 import type { TestPooler } from './pooler.ts';
 import { until } from './until.ts';
 
@@ -22,13 +22,12 @@ export function line(section: string, key: string, value: string | number | null
   };
 }
 
-/** Changes the file, without telling the pooler. */
+/** Changes the file, without telling the pooler, who never sees half of it. */
 export async function rewrite(pooler: TestPooler, ...changes: readonly Change[]): Promise<void> {
   const old = readFileSync(pooler.configFile, 'utf8');
-  await writeFile(
-    pooler.configFile,
-    changes.reduce((text, change) => change(text), old),
-  );
+  const next = changes.reduce((text, change) => change(text), old);
+  await writeFile(`${pooler.configFile}.new`, next);
+  await rename(`${pooler.configFile}.new`, pooler.configFile);
 }
 
 let marks = 100;

@@ -29,18 +29,19 @@ export type RuleCheck = (pooler: TestPooler, t: TestContext) => Promise<void>;
 
 /**
  * Registers a rule of the wire: a test of pgfleet, and one of the real PgBouncer beside it, which
- * shows that the rule is PgBouncer's. `options` is asked when the test runs, so that it may name a
- * server started in `before`.
+ * shows that the rule is PgBouncer's. `options` is asked once when each test runs, so that it may name
+ * a server started in `before`, or start one for that test.
  */
 export function rule(
   name: string,
-  options: () => RuleOptions,
+  options: (t: TestContext) => RuleOptions | Promise<RuleOptions>,
   check: RuleCheck,
   notes: RuleNotes = {},
 ): void {
   test(name, async (t) => {
-    const fleet = await startPgfleet(options());
-    fleet.allowLog(...(options().logs ?? []));
+    const given = await options(t);
+    const fleet = await startPgfleet(given);
+    fleet.allowLog(...(given.logs ?? []));
     t.after(() => fleet.stop());
     await check(fleet, t);
   });
@@ -50,7 +51,7 @@ export function rule(
   if (since !== undefined && hasPgbouncer() && !isAtLeast(pgbouncerVersion(), since)) return;
   test(`PgBouncer: ${name}${differs === undefined ? '' : `, but ${differs.because}`}`, async (t) => {
     if (!requirePackage(t, 'pgbouncer', hasPgbouncer())) return;
-    const { size: _size, fleet: _fleet, logs: _logs, ...common } = options();
+    const { size: _size, fleet: _fleet, logs: _logs, ...common } = await options(t);
     const bouncer = await startPgbouncer(common);
     bouncer.allowLog(/./);
     t.after(() => bouncer.stop());

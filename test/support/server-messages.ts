@@ -62,3 +62,7 @@ export function errorResponse(sqlstate: string, text: string, severity = 'ERROR'
   const parts = Object.entries(fields).flatMap(([letter, value]) => [Buffer.from(letter), value]);
   return message('E', [...parts, Buffer.of(0)]);
 }
+
+export function emptyQueryResponse(): Buffer {
+  return message('I');
+}

@@ -42,10 +42,12 @@ const CONTRACT: Record<string, string> = {
     'name:t pool_size:t reserve_pool_size:t pool_mode:t max_user_connections:i ' +
     'current_connections:i max_user_client_connections:i current_client_connections:i',
   STATE: 'key:t value:t',
+  DNS_HOSTS: 'hostname:t ttl:q addrs:t',
+  DNS_ZONES: 'zonename:t serial:q count:i',
   PEERS: 'peer_id:i host:t port:i pool_size:i',
 };
 
-const TYPES: Record<string, string> = { '25/-1': 't', '23/4': 'i', '1700/-1': 'n' };
+const TYPES: Record<string, string> = { '25/-1': 't', '23/4': 'i', '20/8': 'q', '1700/-1': 'n' };
 
 function describe(columns: readonly { name: string; oid: number; bytes: number }[]): string {
   return columns.map(({ name, oid, bytes }) => `${name}:${TYPES[`${oid}/${bytes}`]}`).join(' ');

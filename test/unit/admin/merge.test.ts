@@ -68,10 +68,14 @@ const WORKERS: readonly LiveSnapshot[] = [0, 1, 2].map((id) =>
       login_clients: id,
       free_servers: 2,
       used_servers: 5,
-      dns_names: 1,
-      dns_zones: 1,
       dns_queries: id,
     },
+    dns_hosts: [
+      // The longer an answer holds, the newer it is.
+      { hostname: 'b.test', zone: 'test', ttlMs: 5500 + id, addresses: ['127.0.0.1', `::${id}`] },
+      { hostname: `a${id}`, zone: null, ttlMs: 0, addresses: [] },
+    ],
+    dns_zones: [{ zonename: 'test', serial: id }],
   }),
 );
 
@@ -355,11 +359,21 @@ test('SHOW LISTS adds up what each worker has and counts once what they share', 
     ['login_clients', '3'],
     ['free_servers', '6'],
     ['used_servers', '15'],
-    ['dns_names', '3'],
-    ['dns_zones', '3'],
+    ['dns_names', '4'],
+    ['dns_zones', '1'],
     ['dns_queries', '3'],
     ['dns_pending', '0'],
   ]);
+});
+
+test('names and zones are listed once, as the worker with the newest answer knows them', async () => {
+  assert.deepEqual((await show('DNS_HOSTS')).rows, [
+    ['a0', '0', ''],
+    ['a1', '0', ''],
+    ['a2', '0', ''],
+    ['b.test', '5', '127.0.0.1:0,[::2]:0'],
+  ]);
+  assert.deepEqual((await show('DNS_ZONES')).rows, [['test', '2', '1']]);
 });
 
 test('exactly one state is in force, and paused wins over active', async () => {

@@ -4,6 +4,7 @@ import {
   CancelKeys,
   type Cancellable,
   hopsOf,
+  LONG_KEY_BYTES,
   peerOf,
   withHopLess,
   workerOf,
@@ -79,6 +80,29 @@ test('with a peer_id the hops that are left do not matter for finding the client
   }
 });
 
+test('a long key begins as a short one does and is random behind that', () => {
+  const keys = new CancelKeys(2, 259, (size) => Buffer.alloc(size, 0xf0));
+  const key = keys.add(client(1), LONG_KEY_BYTES);
+  assert.equal(key.length, 36);
+  assert.equal(key.toString('hex'), `70030102f0f0f0f3${'f0'.repeat(28)}`);
+});
+
+test('a long key is compared whole, whatever hops it has left', () => {
+  const keys = new CancelKeys(0, 7);
+  const one = client(1);
+  const key = keys.add(one, LONG_KEY_BYTES);
+  assert.equal(keys.find(withHopLess(key)), one);
+  for (let i = 0; i < key.length; i++) {
+    const wrong = Buffer.from(key);
+    wrong[i] = wrong[i]! ^ 0x10;
+    assert.equal(keys.find(wrong), undefined, `byte ${i}`);
+    assert.equal(keys.find(key.subarray(0, i)), undefined, `cut to ${i}`);
+  }
+  assert.equal(keys.find(Buffer.concat([key, Buffer.of(0)])), undefined);
+  keys.remove(key);
+  assert.equal(keys.find(key), undefined);
+});
+
 test('a key that is taken is not given twice', () => {
   const drawn = ['0101010101010101', '0101010101010101', '0202020202020202'].map(bytes);
   const keys = new CancelKeys(0, 0, () => drawn.shift()!);
@@ -97,4 +121,19 @@ test('a removed key finds nobody, and removing what was never there does no harm
   keys.remove(key);
   keys.remove(key);
   assert.equal(keys.find(key), undefined);
+});
+
+test('keys from before the peer_id changed are found still', () => {
+  const keys = new CancelKeys(1, 0);
+  const [one, other, third] = [client(1), client(2), client(3)];
+  const plain = keys.add(one);
+  keys.peerId = 5;
+  const withPeer = keys.add(other);
+  assert.equal(peerOf(withPeer), 5);
+  keys.peerId = 0;
+  const last = keys.add(third);
+  assert.deepEqual([keys.find(plain), keys.find(last)], [one, third]);
+  keys.peerId = 5;
+  assert.equal(keys.find(withPeer), other);
+  assert.equal(keys.find(withHopLess(withPeer)), other);
 });

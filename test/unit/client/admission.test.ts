@@ -110,3 +110,33 @@ test('the workers together let in as many as was written, and not one more', () 
   assert.equal(entered, 5);
   assert.equal(overTotal, 8);
 });
+
+test('of two configurations the lower limits hold until a reload is released', () => {
+  const before = 'max_client_conn = 2\nmax_user_client_connections = 1';
+  const after = 'max_client_conn = 4\nmax_user_client_connections = 3';
+  const { admission, d } = setUp(before, 'host=h max_db_client_connections=3');
+  const next = setUp(after, 'host=h max_db_client_connections=2');
+  admission.enter('d', 'u');
+  admission.total = 3;
+  admission.reconfigure(next.index);
+  const told = () => [
+    admission.isOverTotal,
+    admission.exceeded(d, 'd', 'u'),
+    admission.exceeded(d, 'd', 'other'),
+  ];
+  assert.deepEqual(told(), [true, 'max_user_client_connections', null]);
+  admission.release();
+  assert.deepEqual(told(), [false, null, null]);
+  admission.enter('d', 'other');
+  assert.equal(admission.exceeded(next.d, 'd', 'u'), 'max_db_client_connections');
+});
+
+test('a worker that starts during a reload keeps to both configurations from the beginning', () => {
+  const { index: old } = setUp('max_client_conn = 1');
+  const { index: next } = setUp('max_client_conn = 5');
+  const admission = new Admission(next, 0, 1, old);
+  admission.total = 2;
+  assert.equal(admission.isOverTotal, true);
+  admission.release();
+  assert.equal(admission.isOverTotal, false);
+});

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
+import { hostname } from 'node:os';
 import { test } from 'node:test';
+import { PGBOUNCER_VERSION } from '../../../src/log/version.ts';
 import {
   cancelRequest,
   int32,
   message,
-  PROTOCOL_3_2,
   packet,
   query,
   splitMessages,
@@ -33,7 +34,17 @@ test('the welcome waits for the pool’s first server and then comes as one writ
   const { messages } = splitMessages(client.bytes());
   assert.deepEqual(
     messages.map(({ type, body }) => (type === 'S' ? body.toString('latin1') : type)),
-    ['R', 'server_version\x0018.0\0', 'is_superuser\0on\0', 'TimeZone\0UTC\0', 'K', 'Z'],
+    [
+      'R',
+      `pgbouncer.version\0${PGBOUNCER_VERSION}\0`,
+      'server_version\x0018.0\0',
+      'is_superuser\0on\0',
+      'pgbouncer.max_prepared_statements\x00200\0',
+      'pgbouncer.pool_mode\0transaction\0',
+      'TimeZone\0UTC\0',
+      'K',
+      'Z',
+    ],
   );
   assert.deepEqual(messages.at(-2)!.body, client.session.cancelKey);
   assert.equal(world.context.cancelKeys.find(client.session.cancelKey), client.session);
@@ -58,11 +69,14 @@ test('tracked parameters are welcomed in PgBouncer’s order, the client’s own
       .filter(({ type }) => type === 'S' || type === 'N')
       .map(({ type, body }) => (type === 'N' ? 'N' : body.toString('latin1', 0, body.length - 1))),
     [
+      `pgbouncer.version\0${PGBOUNCER_VERSION}`,
       'server_version\x0018.0',
+      'pgbouncer.max_prepared_statements\x00200',
+      'pgbouncer.pool_mode\0transaction',
       'DateStyle\0ISO',
       'client_encoding\0UTF8',
       'TimeZone\0CET',
-      'application_name\0x - unix:6432',
+      `application_name\0x - unix(@${hostname()}):6432`,
       'N',
     ],
   );
@@ -162,7 +176,6 @@ test('first bytes that no client sends are refused as PgBouncer refuses them', (
       Buffer.from('GET / HTTP/1.1\r\n'),
       "FATAL 08P01 bad packet header: '474554202f204854'",
     ],
-    ['a cancel request of another length', cancelRequest(Buffer.alloc(12)), ''],
   ];
   for (const [name, bytes, expected] of rows) {
     const { got, client } = first(world, bytes);
@@ -199,28 +212,6 @@ test('startup packets with a fault are refused, the first fault in PgBouncer’s
   }
   assert.equal(world.context.admission.ofDatabase('d'), 0);
   assert.equal(world.context.admission.ofUser('u'), 0);
-});
-
-test('a newer minor version and unknown options are negotiated down, before all else', (t) => {
-  const world = clientWorld(t);
-  world.welcome();
-  for (const [bytes, unknown] of [
-    [startup(LOGIN, PROTOCOL_3_2), []],
-    [startup({ ...LOGIN, '_pq_.a': '1', '_pq_.b': '2' }), ['_pq_.a', '_pq_.b']],
-  ] as const) {
-    const client = world.connect();
-    client.send(bytes);
-    const messages = client.messages();
-    assert.equal(messages[0]!.type, 'v');
-    const expected = Buffer.concat([
-      int32(0x30000),
-      int32(unknown.length),
-      Buffer.from(unknown.map((name) => `${name}\0`).join('')),
-    ]);
-    assert.deepEqual(messages[0]!.body, expected);
-    assert.equal(messages.filter(({ type }) => type === 'v').length, 1);
-    assert.equal(messages.at(-1)!.type, 'Z');
-  }
 });
 
 test('a password that is asked for is checked, in any two pieces', (t) => {
@@ -265,14 +256,85 @@ test('what is no password ends a login that waits for one', (t) => {
 });
 
 test('a cancel request is handed on whole, and its connection closed when it has gone its way', (t) => {
-  const world = clientWorld(t, 'max_client_conn = 0');
-  const { got, client } = first(world, cancelRequest(Buffer.from('0011223344556677', 'hex')));
-  assert.equal(got, '');
-  assert.equal(world.cancels[0]!.packet, '0000001004d2162e0011223344556677');
-  assert.equal(client.isClosed, false);
-  world.cancels[0]!.done();
+  for (const bytes of [5, 8, 36, 260]) {
+    const world = clientWorld(t, 'max_client_conn = 0');
+    const request = cancelRequest(Buffer.alloc(bytes, 7));
+    const { got, client } = first(world, request.subarray(0, 12), request.subarray(12));
+    assert.equal(got, '');
+    assert.equal(world.cancels[0]!.packet, request.toString('hex'));
+    assert.equal(client.isClosed, false);
+    world.cancels[0]!.done('successfully sent cancel request');
+    assert.equal(client.isClosed, true);
+    assert.equal(client.got(), '');
+    assert.match(world.given.lines.at(-1)!, /closing because: successfully sent cancel request/);
+    t.mock.restoreAll();
+  }
+});
+
+test('a cancel request whose length PostgreSQL does not take is closed at its header', (t) => {
+  for (const bytes of [0, 4, 261, 9_000]) {
+    const world = clientWorld(t);
+    const { got, client } = first(world, cancelRequest(Buffer.alloc(bytes, 7)).subarray(0, 8));
+    assert.equal(got, '');
+    assert.equal(client.isClosed, true);
+    assert.deepEqual(world.cancels, []);
+    assert.match(world.given.lines.at(-1)!, /closing because: bad cancel request/);
+    t.mock.restoreAll();
+  }
+});
+
+test('a requester that leaves gives its cancel request up', (t) => {
+  const world = clientWorld(t);
+  const { client } = first(world, cancelRequest(Buffer.alloc(8, 7)));
+  assert.equal(world.cancels[0]!.isGivenUp, false);
+  client.socket.emit('end');
+  assert.equal(world.cancels[0]!.isGivenUp, true);
   assert.equal(client.isClosed, true);
-  assert.equal(got, '');
+});
+
+test('a client gets the version that it asks for, up to 3.2, and is told of it when that is less', (t) => {
+  for (const [asked, unknown, said, keyBytes] of [
+    [0x30000, '', '', 8],
+    [0x30001, '', '', 8],
+    [0x30002, '', '', 36],
+    [0x30003, '', '0003000200000000', 36],
+    [0x3ffff, '', '0003000200000000', 36],
+    [0x30000, '_pq_.x', '00030000000000015f70715f2e7800', 8],
+    [0x30001, '_pq_.x', '00030001000000015f70715f2e7800', 8],
+    [0x30002, '_pq_.x', '00030002000000015f70715f2e7800', 36],
+    [0x3270f, '_pq_.x', '00030002000000015f70715f2e7800', 36],
+  ] as const) {
+    for (const database of ['d', 'pgbouncer']) {
+      const world = clientWorld(t);
+      world.welcome();
+      const client = world.connect();
+      const user = database === 'd' ? 'u' : 'admin';
+      const options = unknown === '' ? {} : { [unknown]: '1' };
+      client.send(startup({ user, database, ...options }, asked));
+      const messages = client.messages();
+      const [negotiation] = messages.filter(({ type }) => type === 'v');
+      assert.equal(negotiation?.body.toString('hex') ?? '', said);
+      if (said !== '') assert.equal(messages[0], negotiation);
+      assert.equal(messages.find(({ type }) => type === 'K')?.body.length, keyBytes);
+      t.mock.restoreAll();
+    }
+  }
+});
+
+test('where [peers] names another host, keys are of the length that every PgBouncer takes', (t) => {
+  for (const [peers, keyBytes] of [
+    ['', 36],
+    ['1 = host=own', 36],
+    ['1 = host=own\n2 = host=other', 8],
+  ] as const) {
+    const world = clientWorld(t, 'peer_id = 1', 'd = host=h', `[peers]\n${peers}`);
+    world.welcome();
+    const client = world.connect();
+    client.send(startup(LOGIN, 0x30002));
+    const messages = client.messages();
+    assert.equal(messages.find(({ type }) => type === 'K')?.body.length, keyBytes);
+    t.mock.restoreAll();
+  }
 });
 
 test('limits of clients refuse with PgBouncer’s texts, and count down when a client leaves', (t) => {
@@ -377,7 +439,7 @@ test('the console is open to its users only, with their rights, under both of it
     if (rights === null) {
       assert.equal(got, 'FATAL 08P01 not allowed');
     } else {
-      assert.match(got, /^R, S, K, Z:I$/);
+      assert.match(got, /^R, S, S, K, Z:I$/);
       assert.equal(world.console.rights, rights);
       assert.equal(client.session.isConsole, true);
     }

@@ -5,6 +5,9 @@ import { TrackedNames } from '../../../src/server/parameters.ts';
 
 const tracked = new TrackedNames(['IntervalStyle', 'search_path']);
 
+const OPTIONS_FORM =
+  "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed";
+
 /** Reads pairs written as `name=value`; user `u` is always there. */
 function read(pairs: readonly string[], ignored: readonly string[] = []) {
   const parameters = ['user=u', ...pairs].map((pair): [string, string] => {
@@ -108,8 +111,6 @@ test('options: both ways of writing a setting, with escapes, in any number', () 
 });
 
 test('options: anything but a setting is refused with the forms that are taken', () => {
-  const form =
-    "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed";
   for (const text of [
     '-d 5',
     'timezone=UTC',
@@ -123,7 +124,7 @@ test('options: anything but a setting is refused with the forms that are taken',
     '-C timezone=UTC',
     '-',
   ]) {
-    assert.equal(options(text), form, JSON.stringify(text));
+    assert.equal(options(text), OPTIONS_FORM, JSON.stringify(text));
   }
 });
 
@@ -144,11 +145,18 @@ test('options of a replication connection are not looked at', () => {
   assert.equal(result.replication, 'logical');
 });
 
-test('options are read after the other parameters, wherever they stand', () => {
-  assert.deepEqual(read(['options=-d', 'nonsense=1']), {
+test('options are read where they stand, each of them, and what comes later counts', () => {
+  assert.deepEqual(read(['options=-d', 'nonsense=1']), { refusal: OPTIONS_FORM });
+  assert.deepEqual(read(['nonsense=1', 'options=-d']), {
     refusal: 'unsupported startup parameter: nonsense',
   });
-  const result = read(['options=-c timezone=UTC', 'TimeZone=CET']);
-  assert.ok(!('refusal' in result));
-  assert.equal(result.tracked[tracked.indexOf('TimeZone')], 'UTC');
+  assert.deepEqual(read(['options=-d', 'options=']), { refusal: OPTIONS_FORM });
+  for (const [parameters, zone] of [
+    [['options=-c timezone=UTC', 'TimeZone=CET'], 'CET'],
+    [['TimeZone=CET', 'options=-c timezone=UTC'], 'UTC'],
+  ] as const) {
+    const result = read(parameters);
+    assert.ok(!('refusal' in result));
+    assert.equal(result.tracked[tracked.indexOf('TimeZone')], zone);
+  }
 });

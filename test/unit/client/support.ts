@@ -91,7 +91,7 @@ export interface ClientWorld {
   readonly given: World;
   readonly context: ClientContext;
   readonly console: FakeConsole;
-  readonly cancels: { packet: string; done: () => void }[];
+  readonly cancels: { packet: string; done: (reason: string) => void; isGivenUp: boolean }[];
   readonly handoffs: string[];
   readonly ended: ClientSession[];
   /** What `placesFor` answers. */
@@ -122,7 +122,7 @@ export function clientWorld(
   const { index } = given;
   const registry = new StatementRegistry();
   const console = new FakeConsole();
-  const cancels: { packet: string; done: () => void }[] = [];
+  const cancels: ClientWorld['cancels'] = [];
   const handoffs: string[] = [];
   const ended: ClientSession[] = [];
   const secrets = new Map<string, StoredSecret>(
@@ -149,7 +149,13 @@ export function clientWorld(
     fleetSecret: Buffer.alloc(32, 7),
     secretOf: (user) => secrets.get(user) ?? null,
     isShuttingDown: false,
-    onCancelRequest: (packet, done) => void cancels.push({ packet: packet.toString('hex'), done }),
+    onCancelRequest: (packet, done) => {
+      const cancel = { packet: packet.toString('hex'), done, isGivenUp: false };
+      cancels.push(cancel);
+      return () => {
+        cancel.isGivenUp = true;
+      };
+    },
     worker: 0,
     placesFor: () => self.places,
     handOff: (session, target, received) => {

@@ -20,6 +20,7 @@ import {
   effectiveReservePoolSize,
   effectiveServerLifetime,
   effectiveTransactionTimeout,
+  lowerLimit,
   poolUserOf,
 } from '../../../src/config/effective.ts';
 import { loadConfig } from '../../../src/config/load.ts';
@@ -216,4 +217,14 @@ test('the check query <empty> is an empty query and an empty setting is none', (
     effectiveCheckQuery(given('server_check_query = select 1').index.settings),
     'select 1',
   );
+});
+
+test('of two limits the stricter one is lower, and no limit is the highest', () => {
+  const none = { kind: 'unlimited' } as const;
+  const [zero, two, three] = [0, 2, 3].map((value) => ({ kind: 'max', value }) as const);
+  assert.equal(lowerLimit(two!, three!), two);
+  assert.equal(lowerLimit(three!, two!), two);
+  assert.equal(lowerLimit(none, three!), three);
+  assert.equal(lowerLimit(zero!, none), zero);
+  assert.equal(lowerLimit(none, none).kind, 'unlimited');
 });

@@ -6,7 +6,11 @@ import { type TestContext, test } from 'node:test';
 import { encodeFrames, MAX_FRAME_BYTES } from '../../../src/mesh/frame.ts';
 import { MeshError } from '../../../src/mesh/mesh-error.ts';
 import { cancelRequest, SSL_REQUEST } from '../../../src/wire/encode.ts';
+import { until, within } from '../../support/until.ts';
 import { dial, readToEnd, startMesh, temporaryDir, turn } from './support.ts';
+
+const WAIT_MS = 5_000;
+const ignore = (): void => {};
 
 const packet = cancelRequest(Buffer.from('0102030405060708', 'hex'));
 
@@ -54,7 +58,7 @@ test('a runtime directory too deep for a Unix socket is named', async (t) => {
 
 test('a cancel reaches the sibling byte for byte and is done when the sibling says so', async (t) => {
   const dir = await temporaryDir(t);
-  const arrived: { packet: Buffer; done: () => void }[] = [];
+  const arrived: { packet: Buffer; done: (reason: string) => void }[] = [];
   let wake = (): void => {};
   const arrival = new Promise<void>((resolve) => {
     wake = resolve;
@@ -63,14 +67,15 @@ test('a cancel reaches the sibling byte for byte and is done when the sibling sa
     onCancel: (received, done) => {
       arrived.push({ packet: received, done });
       wake();
+      return ignore;
     },
   });
   const sender = await startMesh(t, dir, 0, 2);
   let doneCount = 0;
-  const finished = new Promise<void>((resolve) => {
-    sender.forwardCancel(1, packet, () => {
+  const finished = new Promise<string>((resolve) => {
+    sender.forwardCancel(1, packet, WAIT_MS, (reason) => {
       doneCount++;
-      resolve();
+      resolve(reason);
     });
   });
   assert.equal(doneCount, 0, 'never done within the call');
@@ -78,9 +83,9 @@ test('a cancel reaches the sibling byte for byte and is done when the sibling sa
   await turn();
   assert.equal(doneCount, 0, 'not done before the sibling is');
   assert.deepEqual(arrived[0]!.packet, packet);
-  arrived[0]!.done();
-  arrived[0]!.done();
-  await finished;
+  arrived[0]!.done('failed cancel request');
+  arrived[0]!.done('too late');
+  assert.equal(await finished, 'failed cancel request');
   await turn();
   assert.equal(doneCount, 1);
   assert.equal(arrived.length, 1);
@@ -92,13 +97,14 @@ test('a packet may be overwritten as soon as it was handed over', async (t) => {
   await startMesh(t, dir, 1, 2, {
     onCancel: (bytes, done) => {
       received = bytes.toString('hex');
-      done();
+      done('');
+      return ignore;
     },
   });
   const sender = await startMesh(t, dir, 0, 2);
   const shared = Buffer.from(packet);
-  await new Promise<void>((resolve) => {
-    sender.forwardCancel(1, shared, resolve);
+  await new Promise<string>((resolve) => {
+    sender.forwardCancel(1, shared, WAIT_MS, resolve);
     shared.fill(0);
   });
   assert.equal(received, packet.toString('hex'));
@@ -110,7 +116,8 @@ test('a cancel is understood wherever the stream is cut', async (t) => {
   await startMesh(t, dir, 0, 1, {
     onCancel: (bytes, done) => {
       received.push(bytes.toString('hex'));
-      done();
+      done('');
+      return ignore;
     },
   });
   for (const whole of [packet, cancelRequest(Buffer.alloc(36, 9))]) {
@@ -151,10 +158,11 @@ for (const [what, bytes] of [
   test(`${what} is closed without a word and reaches nobody`, async (t) => {
     const dir = await temporaryDir(t);
     let calls = 0;
-    const count = (): void => {
+    const count = () => {
       calls++;
+      return ignore;
     };
-    const mesh = await startMesh(t, dir, 0, 1, { onCancel: count, onRequest: count });
+    const mesh = await startMesh(t, dir, 0, 1, { onCancel: count, onRequest: () => void count() });
     const socket = await dial(t, dir, 0);
     const answer = readToEnd(socket);
     socket.write(bytes);
@@ -239,25 +247,60 @@ test('a sibling that dies or talks nonsense in the middle of an answer is named'
   }
 });
 
-test('a cancel to nobody, or to a sibling that never closes, is done all the same', async (t) => {
+test('a cancel to nobody, or to a sibling that has no time to accept it, has failed', async (t) => {
   const dir = await temporaryDir(t);
   const sender = await startMesh(t, dir, 0, 3);
-  await new Promise<void>((resolve) => sender.forwardCancel(1, packet, resolve));
+  const failed = 'failed to send cancel request';
+  assert.equal(await new Promise((resolve) => sender.forwardCancel(1, packet, 0, resolve)), failed);
   await fakeWorker(t, join(dir, 'worker-2.sock'), () => {});
-  await new Promise<void>((resolve) => sender.forwardCancel(2, packet, resolve, 50));
+  // The sibling has taken it, and knows itself when to give up; a requester that leaves ends it.
+  let reason: string | null = null;
+  const giveUp = sender.forwardCancel(2, packet, 20, (given) => {
+    reason = given;
+  });
+  await assert.rejects(
+    within(
+      'end',
+      until('it ends', () => reason !== null),
+      100,
+    ),
+    /no end|within/,
+  );
+  giveUp();
+  assert.equal(reason, '');
+});
+
+test('a sender that leaves tells the sibling to give the cancel up', async (t) => {
+  const dir = await temporaryDir(t);
+  let isGivenUp = false;
+  let hasArrived = false;
+  await startMesh(t, dir, 1, 2, {
+    onCancel: () => {
+      hasArrived = true;
+      return () => {
+        isGivenUp = true;
+      };
+    },
+  });
+  const sender = await startMesh(t, dir, 0, 2);
+  const giveUp = sender.forwardCancel(1, packet, WAIT_MS, ignore);
+  await until('it has arrived', () => hasArrived);
+  assert.equal(isGivenUp, false);
+  giveUp();
+  await until('it is given up', () => isGivenUp);
 });
 
 test('closing answers everybody who waits, once', async (t) => {
   const dir = await temporaryDir(t);
-  await startMesh(t, dir, 1, 2, { onCancel: () => {}, onRequest: () => new Promise(() => {}) });
+  await startMesh(t, dir, 1, 2, { onCancel: () => ignore, onRequest: () => new Promise(() => {}) });
   const mesh = await startMesh(t, dir, 0, 2);
   let doneCount = 0;
-  mesh.forwardCancel(1, packet, () => doneCount++);
+  mesh.forwardCancel(1, packet, WAIT_MS, () => doneCount++);
   const asked = assert.rejects(mesh.request(1, {}), /worker 1 was not waited for/);
   await mesh.close();
   await asked;
   assert.equal(doneCount, 1);
-  await new Promise<void>((resolve) => mesh.forwardCancel(1, packet, resolve));
+  await new Promise((resolve) => mesh.forwardCancel(1, packet, WAIT_MS, resolve));
   await assert.rejects(mesh.request(1, {}), /worker 1 was not asked/);
 });
 
@@ -267,7 +310,8 @@ test('500 cancels at once all arrive, each done once', async (t) => {
   await startMesh(t, dir, 1, 2, {
     onCancel: (bytes, done) => {
       received.add(bytes.toString('hex'));
-      setImmediate(done);
+      setImmediate(done, '');
+      return ignore;
     },
   });
   const sender = await startMesh(t, dir, 0, 2);
@@ -277,7 +321,7 @@ test('500 cancels at once all arrive, each done once', async (t) => {
       const key = Buffer.alloc(8);
       key.writeUInt32BE(i, 4);
       return new Promise<void>((resolve) =>
-        sender.forwardCancel(1, cancelRequest(key), () => {
+        sender.forwardCancel(1, cancelRequest(key), WAIT_MS, () => {
           doneCount++;
           resolve();
         }),
@@ -298,24 +342,30 @@ test('a cancel goes to a peer over TCP or to its socket directory', async (t) =>
     });
   };
   await fakeWorker(t, join(dir, '.s.PGSQL.7001'), onSocket);
+  await fakeWorker(t, `\0${dir}/.s.PGSQL.7002`, onSocket);
   const tcp = createServer(onSocket);
   await new Promise<void>((resolve) => tcp.listen(0, '127.0.0.1', resolve));
   t.after(() => tcp.close());
   const { port } = tcp.address() as { port: number };
   const mesh = await startMesh(t, dir, 0, 1);
+  const events: string[] = [];
   for (const [host, peerPort] of [
     [dir, 7001],
+    [`@${dir}`, 7002],
     ['127.0.0.1', port],
     ['127.0.0.1', 1],
   ] as const) {
-    await new Promise<void>((resolve) =>
-      mesh.forwardCancelToPeer(
-        { id: 3, host, port: peerPort, pool_size: null },
-        packet,
-        1000,
-        resolve,
-      ),
-    );
+    await new Promise<void>((resolve) => {
+      mesh.forwardCancelToPeer({ host, port: peerPort }, packet, WAIT_MS, {
+        onSent: () => void events.push('sent'),
+        onEnd: (problem) => {
+          events.push(`end: ${problem}`);
+          resolve();
+        },
+      });
+    });
   }
-  assert.deepEqual(received, [packet.toString('hex'), packet.toString('hex')]);
+  assert.deepEqual(received, Array(3).fill(packet.toString('hex')));
+  const sent = Array(3).fill(['sent', 'end: null']).flat();
+  assert.deepEqual(events, [...sent, 'end: does not run']);
 });

@@ -24,7 +24,10 @@ export async function startMesh(
     runtimeDir,
     workerId,
     size,
-    onCancel: (_packet, done) => done(),
+    onCancel: (_packet, done) => {
+      done('');
+      return () => {};
+    },
     onRequest: (request) => request,
     ...handlers,
   });

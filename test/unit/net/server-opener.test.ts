@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { type AddressInfo, createServer, type LookupFunction, type Socket } from 'node:net';
 import { test } from 'node:test';
 import { ServerOpener } from '../../../src/server/server-opener.ts';
 import { ServerTls } from '../../../src/tls/server-tls.ts';
@@ -8,11 +8,25 @@ import { within } from '../../support/until.ts';
 import { world } from '../pool/support.ts';
 import { SOCKET_OPTIONS } from './support.ts';
 
+/** No test here connects to a name. */
+const lookup: LookupFunction = (name) => assert.fail(`${name} was looked up`);
+
 /** The places of `count` attempts, each of which fails if `fails`. */
-function places(t: Parameters<typeof world>[0], database: string, fails: boolean, count = 4) {
-  const { index, config } = world(t, 'unix_socket_dir = /sockets', `d = ${database}`);
+function places(
+  t: Parameters<typeof world>[0],
+  database: string,
+  fails: boolean,
+  count = 4,
+  folder = '/sockets',
+) {
+  const { index, config } = world(t, `unix_socket_dir = ${folder}`, `d = ${database}`);
   const tls = new ServerTls(config.settings);
-  const options = { unixSocketDir: config.settings.unix_socket_dir, sockets: SOCKET_OPTIONS, tls };
+  const options = {
+    unixSocketDir: config.settings.unix_socket_dir,
+    sockets: SOCKET_OPTIONS,
+    tls,
+    lookup,
+  };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 1);
   const seen: string[] = [];
   for (let i = 0; i < count; i++) {
@@ -29,6 +43,7 @@ test('a database without a host is reached in unix_socket_dir, a path or @name i
   assert.deepEqual(places(t, 'host=/run/pg port=6000', false, 1), ['/run/pg/.s.PGSQL.6000']);
   assert.deepEqual(places(t, 'host=@abstract', false, 1), ['@abstract/.s.PGSQL.5432']);
   assert.deepEqual(places(t, 'host=::1 port=7', false, 1), ['::1:7']);
+  assert.deepEqual(places(t, '', false, 1, ''), ['']);
 });
 
 test('with load_balance_hosts = disable the next host is tried after a failure only', (t) => {
@@ -60,6 +75,7 @@ test('round-robin takes the next host for each attempt, and the startup packet i
     unixSocketDir: '/nowhere',
     sockets: SOCKET_OPTIONS,
     tls: new ServerTls(config.settings),
+    lookup,
   };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 0);
   const pool = given.pool();

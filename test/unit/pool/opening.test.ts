@@ -332,6 +332,21 @@ test('one slot that is on its way is enough: a queue of clients evicts no furthe
   assert.equal(given.pool('d', 'a').idle.size, 4);
 });
 
+test('a server is evicted as soon as it is free, for a client of another pool that found none', (t) => {
+  const given = world(t, 'max_db_connections = 1');
+  const [backend] = withIdle(given, 1, given.pool('d', 'a'));
+  const busy = new FakeClient(given.pool('d', 'a'));
+  busy.run();
+  const client = new FakeClient(given.pool('d', 'b'));
+  client.ask();
+  assert.equal(backend!.isTold, false);
+  backend!.ready();
+  assert.equal(backend!.isTold, true);
+  backend!.end();
+  given.opener().last.logIn();
+  assert.deepEqual(client.events, ['server']);
+});
+
 test('the limit of a user makes room across databases', (t) => {
   const given = world(t, 'max_user_connections = 1', TWO);
   const [backend] = withIdle(given, 1, given.pool('d', 'u'));
@@ -601,6 +616,26 @@ test('the notice of query_wait_notify comes once a wait, and only to welcome cli
   given.time.pass(6000);
   pool.tick(given.time.now);
   assert.deepEqual(client.events, ['notice', 'server', 'free', 'notice']);
+});
+
+test('each query of a pipeline has its own query_timeout', (t) => {
+  const given = world(t, 'query_timeout = 5');
+  const [backend] = withIdle(given, 1);
+  const client = new FakeClient(given.pool());
+  client.run();
+  client.send();
+  client.send();
+  for (const later of [4000, 4000]) {
+    given.time.pass(later);
+    given.pool().tick(given.time.now);
+    backend!.ready();
+  }
+  given.time.pass(5000);
+  given.pool().tick(given.time.now);
+  assert.deepEqual(client.events, []);
+  given.time.pass(1);
+  given.pool().tick(given.time.now);
+  assert.deepEqual(client.events, ['lost: query timeout']);
 });
 
 test('a transaction that idles, or lasts, too long is ended with its server', (t) => {

@@ -190,16 +190,45 @@ test('a server marked to be closed is never given to a client', (t) => {
 
 test('an idle server that says something is taken for one that is dying', (t) => {
   const given = world(t);
+  const pool = given.pool();
   const [first, second, third, fourth] = withIdle(given, 4);
   first!.say(says.errorResponse('57P01', 'terminating connection', 'FATAL'));
   second!.say(says.parameterStatus('TimeZone', 'UTC'));
   third!.say(says.ready('I'));
   fourth!.say(Buffer.from([0x41, 0, 0, 0, 10, 0, 0, 0, 1, 0, 0]));
-  assert.deepEqual(
-    [first, second, third, fourth].map((backend) => backend!.isTold),
-    [true, true, false, false],
-  );
-  assert.equal(given.pool().idle.size, 2);
+  const told = () => [first, second, third, fourth].map((backend) => backend!.isTold);
+  assert.deepEqual(told(), [false, false, false, false]);
+  pool.tick(given.time.now);
+  assert.deepEqual(told(), [true, true, false, false]);
+  assert.equal(pool.idle.size, 2);
+  assert.equal(given.lines.filter((line) => line.includes('SV_IDLE server got dirty')).length, 2);
+});
+
+test('a server that said something while it was idle is given to no client', (t) => {
+  const given = world(t);
+  const [older, newer] = withIdle(given, 2);
+  const spoken = given.pool().idle.first === newer!.server ? newer! : older!;
+  spoken.say(says.errorResponse('57P01', 'terminating connection', 'FATAL'));
+  const client = new FakeClient(given.pool());
+  client.run();
+  assert.equal(spoken.isTold, true);
+  assert.notEqual(client.server, spoken.server);
+  assert.ok(given.lines.some((line) => line.includes('idle server got dirty')));
+});
+
+test('a parked server that said something is closed when its check is due', (t) => {
+  const given = world(t, CHECKED);
+  const [backend] = withIdle(given, 1);
+  const pool = given.pool();
+  given.time.pass(30_001);
+  pool.tick(given.time.now);
+  assert.equal(pool.used.size, 1);
+  backend!.say(says.parameterStatus('TimeZone', 'UTC'));
+  given.time.pass(30_001);
+  const client = new FakeClient(pool);
+  client.ask();
+  assert.equal(backend!.isTold, true);
+  assert.equal(given.opener().backends.length, 2);
 });
 
 // Parameters
@@ -218,10 +247,13 @@ test('a server is given the client’s parameters before its first message, in o
   const client = new FakeClient(pool);
   client.tracked[pool.tracked.indexOf('timezone')] = 'europe/paris';
   client.tracked[pool.tracked.indexOf('datestyle')] = 'iso';
-  client.tracked[pool.tracked.indexOf('application_name')] = 'unknown to the server';
+  client.tracked[pool.tracked.indexOf('application_name')] = 'not reported';
   assert.equal(client.ask(), false);
   const backend = opener().last;
-  assert.equal(backend.heardText(), "Q(SET TimeZone='europe/paris';)");
+  assert.equal(
+    backend.heardText(),
+    "Q(SET TimeZone='europe/paris';SET application_name='not reported';)",
+  );
   assert.deepEqual(client.events, []);
   backend.say(says.commandComplete('SET'), says.parameterStatus('TimeZone', 'Europe/Paris'));
   backend.say(says.ready());
@@ -473,27 +505,40 @@ test('with server_check_delay = 0 every reuse is checked', (t) => {
   assert.equal(backend.heardText(), 'Q()');
 });
 
-test('one check at a time: the pool opens nothing while a server is being tested', (t) => {
+test('as many parked servers are checked as clients wait, and the pool opens one for the rest', (t) => {
   const given = world(t, CHECKED);
   const [first, second] = withIdle(given, 2);
   const pool = given.pool();
   given.time.pass(30_001);
   pool.tick(given.time.now);
   const clients = [1, 2, 3].map(() => new FakeClient(pool));
-  for (const client of clients) {
-    client.act = () => client.send();
-    client.ask();
-  }
+  const [one, two, three] = clients;
+  for (const client of clients) client.act = () => client.send();
+  one!.ask();
   assert.equal(pool.tested.size, 1);
-  const tested = pool.tested.first;
-  const [one, two] = tested === first!.server ? [first!, second!] : [second!, first!];
-  assert.deepEqual(eventsOf(clients), ['', '', '']);
-  one.say(says.ready());
-  assert.equal(pool.tested.size, 1);
+  two!.ask();
+  assert.equal(pool.tested.size, 2);
   assert.equal(given.opener().backends.length, 2);
-  two.say(says.ready());
-  assert.deepEqual(eventsOf(clients), ['server', 'server', '']);
+  three!.ask();
   assert.equal(given.opener().backends.length, 3);
+  assert.deepEqual(eventsOf(clients), ['', '', '']);
+  first!.say(says.ready());
+  second!.say(says.ready());
+  assert.deepEqual(eventsOf(clients), ['server', 'server', '']);
+});
+
+test('a server whose check is not answered is closed after server_idle_timeout', (t) => {
+  const given = world(t, `${CHECKED}\nserver_idle_timeout = 60`);
+  const [backend] = withIdle(given, 1);
+  const pool = given.pool();
+  given.time.pass(30_001);
+  pool.tick(given.time.now);
+  const client = new FakeClient(pool);
+  client.ask();
+  assert.equal(pool.tested.size, 1);
+  given.time.pass(30_000);
+  pool.tick(given.time.now);
+  assert.equal(backend!.isTold, true);
 });
 
 test('a server whose cancel request is on its way is lent to nobody until it has gone', (t) => {

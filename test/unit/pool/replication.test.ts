@@ -23,6 +23,12 @@ function small(t: TestContext, settings = 'default_pool_size = 1'): World {
   return world(t, settings);
 }
 
+/** A reload from its begin to its end. */
+function reconfigure(given: World, settings: string, databases?: string): void {
+  given.reconfigure(settings, databases);
+  inTurn(() => given.pools.release());
+}
+
 function parametersOf(packet: Buffer): Record<string, string> {
   const words = packet.toString('utf8', 8).split('\0');
   const found: Record<string, string> = {};
@@ -377,7 +383,7 @@ test('it is not closed when its pool gets smaller or is no longer in session mod
     client.ask();
     given.opener().last.logIn();
   }
-  given.reconfigure('default_pool_size = 1\npool_mode = transaction');
+  reconfigure(given, 'default_pool_size = 1\npool_mode = transaction');
   inTurn(() => given.pools.tick(given.time.now));
   for (const client of clients) assert.deepEqual(client.events, ['own server']);
 });
@@ -388,7 +394,7 @@ test('clients that wait belong to the pool of another user once the database lin
   new FakeClient(given.pool()).run();
   const client = replicating(given);
   client.ask();
-  given.reconfigure('default_pool_size = 1', 'd = host=h user=w');
+  reconfigure(given, 'default_pool_size = 1', 'd = host=h user=w');
   assert.notEqual(client.pool, given.pool());
   backend!.ready();
   backend!.end();
@@ -404,7 +410,7 @@ test('a client whose connection is not made yet gets one of that other pool', (t
   const client = replicating(given);
   client.ask();
   const { last } = given.opener();
-  given.reconfigure('default_pool_size = 1', 'd = host=h user=w');
+  reconfigure(given, 'default_pool_size = 1', 'd = host=h user=w');
   assert.equal(last.server.state, ServerState.closed);
   inTurn(() => given.pools.tick(given.time.now));
   assert.equal(given.opener().last.credentials.user, 'w');

@@ -19,6 +19,7 @@ import { RequestAction, RequestKind } from '../../../src/server/requests-in-flig
 import { ServerConnection, type ServerOwner } from '../../../src/server/server-connection.ts';
 import { ServerLogin } from '../../../src/server/server-login.ts';
 import type { Credentials, Opener } from '../../../src/server/server-opener.ts';
+import { SpokenVersions } from '../../../src/server/spoken-versions.ts';
 import { clock } from '../../../src/util/clock.ts';
 import type { List } from '../../../src/util/list.ts';
 import { splitMessages, type WireMessage } from '../../support/messages.ts';
@@ -56,6 +57,8 @@ export class Backend {
     this.socket.connecting = true;
     this.key = Buffer.from([0, 0, 0, id & 0xff, 9, 9, 9, id & 0xff]);
     const login = new ServerLogin({
+      host: 'h',
+      versions: new SpokenVersions(),
       startup: [['user', credentials.user]],
       auth: startServerAuth({ ...credentials, random: (size) => Buffer.alloc(size, 1) }),
       connectQuery: null,
@@ -295,23 +298,9 @@ export interface World {
   readonly openers: Map<string, FakeOpener>;
   readonly lines: string[];
   pool(database?: string, user?: string): Pool;
-  /** Puts other settings, and another `[databases]`, in force. */
-  reconfigure(settings: string, databases?: string): void;
   opener(database?: string): FakeOpener;
-}
-
-function load(settings: string, databases: string, users: string) {
-  const text = [
-    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
-    settings,
-    '[databases]',
-    databases,
-    '[users]',
-    users,
-  ].join('\n');
-  const { config, problems } = loadConfig('f', { readFile: () => text });
-  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
-  return { config, index: new ConfigIndex(config) };
+  /** The first half of a reload; `pools.release()` is the other. */
+  reconfigure(settings?: string, databases?: string, users?: string): void;
 }
 
 /** A pool set over a configuration text, whose servers the test plays. Pool mode is transaction. */
@@ -324,7 +313,7 @@ export function world(
 ): World {
   const time = new TestTime(t);
   const lines = logged(t);
-  const { config, index } = load(settings, databases, users);
+  let index = indexOf(settings, databases, users);
   const openers = new Map<string, FakeOpener>();
   const options: PoolOptions = {
     tracked: new TrackedNames([]),
@@ -348,20 +337,35 @@ export function world(
   }));
   return {
     time,
-    config,
-    index,
+    config: index.config,
+    get index() {
+      return index;
+    },
     pools,
     openers,
     lines,
     pool: (database = 'd', user = 'u') =>
       pools.get(pools.database(index.database(database)!), user),
-    reconfigure: (changed, line = databases) =>
-      inTurn(() => {
-        pools.reconfigure(load(changed, line, users).index, options);
-        pools.release();
-      }),
     opener: (database = 'd') => openers.get(database)!,
+    reconfigure: (newSettings = '', newDatabases = 'd = host=h', newUsers = '') => {
+      index = indexOf(newSettings, newDatabases, newUsers);
+      inTurn(() => pools.reconfigure(index, options));
+    },
   };
+}
+
+function indexOf(settings: string, databases: string, users: string): ConfigIndex {
+  const text = [
+    '[pgbouncer]\npool_mode = transaction\nserver_check_query =',
+    settings,
+    '[databases]',
+    databases,
+    '[users]',
+    users,
+  ].join('\n');
+  const { config, problems } = loadConfig('f', { readFile: () => text });
+  if (config === null) throw new Error(problems.map(({ text: what }) => what).join('\n'));
+  return new ConfigIndex(config);
 }
 
 /** A pool with `count` logged-in idle servers, and their other ends in the order of their login. */

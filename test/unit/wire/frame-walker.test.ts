@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { InvariantError } from '../../../src/errors.ts';
 import { Action, type FrameSink, FrameWalker } from '../../../src/wire/frame-walker.ts';
 
+/** Greatest length word; it does not count the type byte. */
 const MAX = 1000;
 
 /** A message whose type letter says what the recording sink does with it. */
@@ -86,7 +87,7 @@ class Recorder implements FrameSink {
 
 function recorder(max = MAX): Recorder {
   const sink = new Recorder();
-  sink.walker = new FrameWalker(sink, max);
+  sink.walker = new FrameWalker(sink, max + 1);
   return sink;
 }
 

@@ -1,0 +1,24 @@
+import type { Pool } from './pool.ts';
+
+/**
+ * A host's name leads elsewhere now: connections to where it leads no more are closed as soon as they
+ * are free. Unlike PgBouncer this also minds hosts that stand in a list.
+ *
+ * @param addresses all that the name has now
+ */
+export function leaveOldAddresses(
+  pools: Iterable<Pool>,
+  host: string,
+  addresses: readonly string[],
+): void {
+  for (const pool of pools) {
+    const { opening, linked, tested, held, idle, used } = pool;
+    for (const list of [opening, linked, tested, held, idle, used]) {
+      for (const server of list) {
+        // One whose address is still sought has the name in its place, and will get a new one.
+        const isElsewhere = server.host === host && server.address !== host;
+        if (isElsewhere && !addresses.includes(server.address)) server.isCloseNeeded = true;
+      }
+    }
+  }
+}
