@@ -208,7 +208,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get #source(): ServerSource {
-    return this.replication === null ? this.pool! : this.pool!.replication;
+    return this.pool!.sourceFor(this);
   }
 
   /** Waits for a server that tells the parameters of the welcome. */

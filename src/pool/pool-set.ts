@@ -397,7 +397,8 @@ export class PoolSet {
       if (pool === asking || pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
       if (victim === null || pool.oldestFreeSince < victim.oldestFreeSince) victim = pool;
     }
-    victim?.evictIdle();
+    const isDatabases = asking.database.budget === budget;
+    victim?.evictIdle(isDatabases ? 'max_db_connections' : 'max_user_connections');
   }
 
   /**

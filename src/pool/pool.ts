@@ -37,9 +37,11 @@ const MAX_CACHED_REASON_BYTES = 99;
 /**
  * How long the slot of a closed connection waits for the server's end of file: after a login that
  * came to nothing, after a session that was free, and after one that was running a statement, which
- * PostgreSQL brings to its end before it notices.
+ * PostgreSQL brings to its end before it notices. A walsender that streams on does not notice either:
+ * a reset ends it.
  */
 const LOGIN_GRACE_MS = 1000;
+const STREAM_GRACE_MS = 1000;
 const FREE_GRACE_MS = 10_000;
 const BUSY_GRACE_MS = 60_000;
 
@@ -184,9 +186,11 @@ export class Pool implements ServerOwner, ServerSource {
     return false;
   }
 
-  /** Another connection would exceed a limit. */
-  get isFull(): boolean {
-    return !this.hasRoom || !this.database.budget.hasRoom || !this.#userBudget.hasRoom;
+  /** The setting whose limit another connection would exceed; null: none. */
+  get fullLimit(): string | null {
+    if (!this.hasRoom) return 'pool_size';
+    if (!this.database.budget.hasRoom) return 'max_db_connections';
+    return this.#userBudget.hasRoom ? null : 'max_user_connections';
   }
 
   /** Clients that wait for a server. */
@@ -214,6 +218,11 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   // Clients
+
+  /** What gives such a client its server. */
+  sourceFor(client: PoolClient): ServerSource {
+    return client.replication === null ? this : this.replication;
+  }
 
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
   acquire(client: PoolClient): boolean {
@@ -478,7 +487,7 @@ export class Pool implements ServerOwner, ServerSource {
       return;
     }
     if (this.replication.claimsSlot) {
-      server.close('evicted');
+      server.close(`evicted for ${this.fullLimit}`);
       return;
     }
     const client = this.waiting.first;
@@ -613,10 +622,10 @@ export class Pool implements ServerOwner, ServerSource {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection; false when there is none. */
-  evictIdle(): boolean {
+  /** Closes the least recently used idle connection for a full limit; false when there is none. */
+  evictIdle(limit: string): boolean {
     const server = this.#oldestFree();
-    server?.close('evicted');
+    server?.close(`evicted for ${limit}`);
     return server !== null;
   }
 
@@ -710,7 +719,9 @@ export class Pool implements ServerOwner, ServerSource {
     if (opener !== null) this.#opener = opener;
     if (this.plan.mode === 'session' && plan.mode !== 'session') {
       // What a session has left behind is cleared away in session mode only.
-      for (const server of this.linked) server.isCloseNeeded = true;
+      for (const server of this.linked) {
+        if (server.owner === this) server.isCloseNeeded = true;
+      }
     }
     this.plan = plan;
   }
@@ -735,16 +746,14 @@ export class Pool implements ServerOwner, ServerSource {
   /** Gives a client without a server to the pool where it belongs now, and returns that. */
   moveOn(client: PoolClient): Pool {
     const next = this.#successor!(client);
-    const isReplication = client.replication !== null;
-    const queue = isReplication ? this.replication.waiting : this.waiting;
-    const isWaiting = client.list === queue;
-    queue.remove(client);
+    const isWaiting = client.list !== null;
+    client.list?.remove(client);
     this.clients--;
     next.clients++;
     client.pool = next;
     if (!isWaiting) return next;
     if (!client.isWelcomed && next.welcome !== null) client.onPoolReady();
-    else (isReplication ? next.replication : next).enqueue(client, client.waitStart);
+    else next.sourceFor(client).enqueue(client, client.waitStart);
     return next;
   }
 
@@ -765,7 +774,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { size, reserveSize } = this.plan;
     const slots = Math.min(size + reserveSize, this.database.budget.max, this.#userBudget.max);
     if (slots > 0 || this.connected + this.opening.size > 0) return;
-    for (const client of this.waiting) client.refuse('57P01', 'database configuration changed');
+    for (const client of this.#queued()) client.refuse('57P01', 'database configuration changed');
   }
 
   /** `server_fast_close`: a session's server that is to be replaced goes between two transactions. */
@@ -830,6 +839,8 @@ export class Pool implements ServerOwner, ServerSource {
 
   #tickClosing(server: ServerConnection, now: number): void {
     const { hasLoggedIn } = server;
+    const isStreaming = server.owner !== this && server.lastActivity > server.closingSince;
+    if (isStreaming && now - server.closingSince > STREAM_GRACE_MS) return server.abandon();
     const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
     if (now - server.closingSince <= graceMs) return;
     if (hasLoggedIn) {

@@ -218,7 +218,7 @@ export class FakeClient implements PoolClient {
   }
 
   get source(): ServerSource {
-    return this.replication === null ? this.pool : this.pool.replication;
+    return this.pool.sourceFor(this);
   }
 
   get isWaiting(): boolean {
