@@ -76,7 +76,7 @@ async function cancelsAcross(owner: Address, other: Address, version: number): P
 
 rule(
   'the second and third byte of a key are the peer_id, and two bits of the last the hops left',
-  options,
+  () => options(),
   async (pooler) => {
     for (let i = 0; i < 8; i++) {
       const client = await WireClient.login(pooler);
@@ -91,7 +91,7 @@ rule(
 
 rule(
   'the own key cancels, whatever hops it has left',
-  options,
+  () => options(),
   async (pooler) => {
     for (const hops of [3, 2, 1, 0]) {
       const client = await WireClient.login(pooler);
@@ -109,7 +109,7 @@ rule(
 
 rule(
   'the key of a peer goes to it with one hop less, and with none left nowhere',
-  options,
+  () => options(),
   async (pooler) => {
     peer.cancels.length = 0;
     for (const hops of [3, 2, 1]) await cancel(pooler, keyOf(OTHER, hops));
@@ -125,7 +125,7 @@ rule(
 
 rule(
   'the key of a peer that is not listed goes nowhere',
-  options,
+  () => options(),
   async (pooler) => {
     peer.cancels.length = 0;
     await cancel(pooler, keyOf(7, 3));
@@ -149,7 +149,7 @@ rule(
 
 rule(
   'the requester is closed when the peer has closed',
-  options,
+  () => options(),
   async (pooler, t) => {
     peer.cancels.length = 0;
     peer.holdsCancels = true;
