@@ -1,5 +1,6 @@
 import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
+import type { StalePlans } from '../metrics/stale-plans.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
 import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
@@ -65,6 +66,7 @@ export class Pool implements ServerOwner, ServerSource {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
+  readonly stalePlans: StalePlans;
   maxPacketBytes: number;
   logsConnections: boolean;
   logsDisconnections: boolean;
@@ -128,6 +130,7 @@ export class Pool implements ServerOwner, ServerSource {
     this.registry = options.registry;
     this.translator = options.translator;
     this.traffic = database.traffic;
+    this.stalePlans = database.stalePlans;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
     this.logsDisconnections = options.logsDisconnections;
@@ -165,7 +168,22 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   get hasRoom(): boolean {
-    return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
+    return this.total + this.#totalBefore < this.plan.size;
+  }
+
+  /** Connections of pools that were in this one's place before. */
+  get #totalBefore(): number {
+    let total = 0;
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) total += pool.total;
+    return total;
+  }
+
+  /** `other` has been in this pool's place, and what it still holds takes room here. */
+  isAfter(other: Pool): boolean {
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) {
+      if (pool === other) return true;
+    }
+    return false;
   }
 
   /** The setting whose limit another connection would exceed; null: none. */
@@ -382,8 +400,8 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
 
-  onTooNew(server: ServerConnection): void {
-    server.info('server refuses protocol version 3.2, 3.0 is tried');
+  onRetry(server: ServerConnection, why: string): void {
+    server.info(why);
     // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
     this.#attemptAt = Number.NEGATIVE_INFINITY;
   }
@@ -583,7 +601,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    return this.total + (this.predecessor?.total ?? 0) < size + reserveSize;
+    return this.total + this.#totalBefore < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -640,6 +658,19 @@ export class Pool implements ServerOwner, ServerSource {
     for (const list of [this.idle, this.used, this.opening]) {
       for (const server of list) server.close('pause mode');
     }
+  }
+
+  /** Servers that somebody still uses, or that the pooler itself does. */
+  get isDrained(): boolean {
+    return this.linked.size === 0 && this.tested.size === 0 && this.held.size === 0;
+  }
+
+  /** A server is still to be replaced after `reconnect`. */
+  get hasCloseNeeded(): boolean {
+    for (const list of [this.opening, this.idle, this.linked, this.tested, this.used, this.held]) {
+      for (const server of list) if (server.isCloseNeeded) return true;
+    }
+    return false;
   }
 
   /** Lets the servers go as they become free and refuses everybody who waits for one. */

@@ -126,6 +126,7 @@ class ReplicationLink implements ServerOwner {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: ServerOwner['traffic'];
+  readonly stalePlans: ServerOwner['stalePlans'];
   readonly maxPacketBytes: number;
   readonly forbidsTransactions = false;
   readonly logsConnections: boolean;
@@ -145,6 +146,7 @@ class ReplicationLink implements ServerOwner {
     this.registry = pool.registry;
     this.translator = pool.translator;
     this.traffic = pool.traffic;
+    this.stalePlans = pool.stalePlans;
     this.maxPacketBytes = pool.maxPacketBytes;
     this.logsConnections = pool.logsConnections;
     this.logsDisconnections = pool.logsDisconnections;
@@ -191,11 +193,11 @@ class ReplicationLink implements ServerOwner {
     }
   }
 
-  /** The client waits on, for a connection that asks for an older version. */
-  onTooNew(server: ServerConnection): void {
+  /** The client waits on, for the next attempt. */
+  onRetry(server: ServerConnection, why: string): void {
     this.client.server = null;
     server.client = null;
-    this.#pool.onTooNew(server);
+    this.#pool.onRetry(server, why);
   }
 
   onReady(server: ServerConnection): void {

@@ -197,6 +197,7 @@ export class FakeClient implements PoolClient {
   queryWaitTimeout = 0;
   isMidRequest = false;
   isMidMessage = false;
+  hasDescribed = false;
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
@@ -257,6 +258,10 @@ export class FakeClient implements PoolClient {
     this.server = null;
     this.events.push(`lost: ${text}`);
     this.leave();
+  }
+
+  onRefused(refusal: number): void {
+    this.events.push(`refused: ${refusal}`);
   }
 
   onServerFree(): void {
