@@ -76,7 +76,7 @@ async function cancelsAcross(owner: Address, other: Address, version: number): P
 
 rule(
   'the second and third byte of a key are the peer_id, and two bits of the last the hops left',
-  options,
+  () => options(),
   async (pooler) => {
     for (let i = 0; i < 8; i++) {
       const client = await WireClient.login(pooler);
@@ -91,7 +91,7 @@ rule(
 
 rule(
   'the own key cancels, whatever hops it has left',
-  options,
+  () => options(),
   async (pooler) => {
     for (const hops of [3, 2, 1, 0]) {
       const client = await WireClient.login(pooler);
@@ -109,7 +109,7 @@ rule(
 
 rule(
   'the key of a peer goes to it with one hop less, and with none left nowhere',
-  options,
+  () => options(),
   async (pooler) => {
     peer.cancels.length = 0;
     for (const hops of [3, 2, 1]) await cancel(pooler, keyOf(OTHER, hops));
@@ -125,7 +125,7 @@ rule(
 
 rule(
   'the key of a peer that is not listed goes nowhere',
-  options,
+  () => options(),
   async (pooler) => {
     peer.cancels.length = 0;
     await cancel(pooler, keyOf(7, 3));
@@ -149,7 +149,7 @@ rule(
 
 rule(
   'the requester is closed when the peer has closed',
-  options,
+  () => options(),
   async (pooler, t) => {
     peer.cancels.length = 0;
     peer.holdsCancels = true;
@@ -166,7 +166,11 @@ rule(
 );
 
 /** Sends six requests to a peer that keeps their connections, and takes two at one time. */
-async function sixRequests(pooler: TestPooler, t: TestContext): Promise<WireClient[]> {
+async function sixRequests(
+  pooler: TestPooler,
+  t: TestContext,
+  least: number,
+): Promise<WireClient[]> {
   peer.cancels.length = 0;
   peer.holdsCancels = true;
   t.after(() => peer.releaseCancels());
@@ -175,9 +179,9 @@ async function sixRequests(pooler: TestPooler, t: TestContext): Promise<WireClie
     for (const requester of requesters) requester.destroy();
   });
   for (const requester of requesters) requester.send(cancelRequest(keyOf(OTHER, 3)));
-  await until('the first are there', () => peer.cancels.length >= 2);
+  await until('the first are there', () => peer.cancels.length >= least);
   await pooler.console('SHOW PEERS');
-  assert.equal(peer.cancels.length, 2);
+  assert.ok(peer.cancels.length <= 2);
   return requesters;
 }
 
@@ -202,7 +206,7 @@ rule(
   'a peer has as many requests at one time as its pool_size says, and then the next',
   () => options(`host=127.0.0.1 port=${peer.port} pool_size=2`),
   async (pooler, t) => {
-    const requesters = await sixRequests(pooler, t);
+    const requesters = await sixRequests(pooler, t, 2);
     peer.releaseCancels();
     for (const requester of requesters) assert.deepEqual(await requester.untilClose(), []);
     assert.equal(peer.cancels.length, 6);
@@ -211,7 +215,7 @@ rule(
     since: SINCE,
     differs: {
       because: FORGETS,
-      check: async (pooler, t) => void (await sixRequests(pooler, t)),
+      check: async (pooler, t) => void (await sixRequests(pooler, t, 1)),
     },
   },
 );
