@@ -703,7 +703,7 @@ export class Pool implements ServerOwner, ServerSource {
     }
     for (const server of this.opening) server.close('connect string changed');
     for (const list of [this.idle, this.used]) {
-      for (const server of list) server.close('close_needed');
+      for (const server of list) server.close('database configuration changed');
     }
     this.serveQueue();
   }
@@ -826,7 +826,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** A server without a client; one that is tested has taken its time over that. */
   #tickUnused(server: ServerConnection, now: number): void {
     const isTested = server.state === ServerState.tested;
-    if (server.isCloseNeeded) server.close('close_needed');
+    if (server.isCloseNeeded) server.close('database configuration changed');
     else if (!server.isReady && !isTested) {
       server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
     } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');

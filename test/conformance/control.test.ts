@@ -144,6 +144,7 @@ rule(
     assert.equal(await console.run('PAUSE'), 'PAUSE');
     assert.equal(await console.isActive(), false);
     await hasEnded(pid);
+    assert.match(pooler.log(), /S-\S+: .* closing because: pause mode/);
     client.send(query(PID));
     await until('it waits', async () => (await console.poolSum('app', 'cl_waiting')) === 1);
     assert.equal(await console.ofDatabase('app', 'paused'), '0');
@@ -543,6 +544,10 @@ rule(
     assert.notEqual(await resultOf(busy, PID), busyPid);
     await hasEnded(pid);
     await hasEnded(busyPid);
+    assert.match(pooler.log(), /S-\S+: .* closing because: close_needed/);
+    // PgBouncer says so when it finds the free one at a look, and else when it is about to be used.
+    const free = /S-\S+: .* closing because: (database configuration changed|obsolete connection)/;
+    assert.match(pooler.log(), free);
   },
 );
 

@@ -252,6 +252,28 @@ rule(
 );
 
 rule(
+  'a free one at an old address is closed before it is used',
+  () => at({ named: 'db.test', other: 'db.test' }, { dns_max_ttl: 0 }),
+  async (pooler) => {
+    dns.forget();
+    dns.set('db.test', '127.0.0.1');
+    const client = await login(pooler, 'named');
+    assert.deepEqual(await addressesOf([client]), ['127.0.0.1']);
+    const others: WireClient[] = [];
+    // A regular look at what is free may come first.
+    await until('one is closed as it is picked', async () => {
+      const address = `127.0.0.${2 + (others.length % 2)}`;
+      dns.set('db.test', address);
+      others.push(...(await inTransactions(pooler, 'other', 1)));
+      assert.deepEqual(await addressesOf([client]), [address]);
+      return pooler.log().includes('closing because: obsolete connection');
+    });
+    await endAll(client, ...others);
+  },
+  NAMES,
+);
+
+rule(
   'a lookup that fails says so in the cached error, is kept for dns_nxdomain_ttl and leaves the servers alone',
   () => ({
     ...at(

@@ -681,10 +681,10 @@ const BROKEN: readonly (readonly [string, Buffer, string])[] = [
   ['a Close without the end of its name', cut('C', 'Sa'), FAILED],
 ];
 
-const TRAILED: readonly (readonly [string, Buffer, string])[] = [
-  ['a Parse', cut('P', 'b\0SELECT 1\0\0\0x'), '1'],
-  ['a Describe', cut('D', 'Sa\0x'), 't T'],
-  ['a Close', cut('C', 'Sa\0x'), '3'],
+const TRAILED: readonly (readonly [string, Buffer, text: string, passed: string])[] = [
+  ['a Parse', cut('P', 'b\0SELECT 1\0\0\0x'), 'broken Parse packet', '1'],
+  ['a Describe', cut('D', 'Sa\0x'), 'broken Describe packet', 't T'],
+  ['a Close', cut('C', 'Sa\0x'), 'broken Close packet', '3'],
 ];
 
 ruleSet('messages about prepared statements that cannot be read', options({}), SINCE, [
@@ -699,12 +699,11 @@ ruleSet('messages about prepared statements that cannot be read', options({}), S
     }),
   ),
   ...TRAILED.map(
-    ([name, bytes, answer]): PlacedRule => ({
+    ([name, bytes, text, passed]): PlacedRule => ({
       name: `${name} with something behind its end disconnects`,
       check: async (place) => {
         const client = await enter(place);
         await ask(client, [parse('a', 'SELECT 1'), SYNC]);
-        const text = `broken ${name.slice(2)} packet`;
         assert.equal(await lastWords(client, [bytes, SYNC]), `E(FATAL 08P01 ${text})`);
       },
       differs: {
@@ -712,7 +711,7 @@ ruleSet('messages about prepared statements that cannot be read', options({}), S
         check: async (place) => {
           const client = await enter(place);
           await ask(client, [parse('a', 'SELECT 1'), SYNC]);
-          assert.equal(linesOf(await ask(client, [bytes, SYNC])), `${answer} Z:I`);
+          assert.equal(linesOf(await ask(client, [bytes, SYNC])), `${passed} Z:I`);
           await client.end();
         },
       },

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
+import { type CutProxy, startCutProxy } from '../support/cut-proxy.ts';
 import { type FakeServer, startFakeServer } from '../support/fake-server.ts';
-import { query, typesOf } from '../support/messages.ts';
+import { int32, message, query, startup, typesOf } from '../support/messages.ts';
 import type { TestPooler } from '../support/pooler.ts';
 import type { TestPostgres } from '../support/postgres.ts';
 import { line, reload } from '../support/reload.ts';
@@ -17,6 +18,7 @@ import {
   walSenders,
 } from '../support/replication.ts';
 import { type RuleCheck, type RuleNotes, type RuleOptions, rule } from '../support/rule.ts';
+import { authenticationOk, textRow } from '../support/server-messages.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
@@ -25,13 +27,34 @@ import { WireClient } from '../support/wire-client.ts';
 let postgres: TestPostgres;
 /** Reads what is said to it and never answers. */
 let silent: FakeServer;
+/** Leads to it, and passes nothing of what it answers. */
+let mute: CutProxy;
+/** Fails in its logins, each database in another way. */
+let failing: FakeServer;
 before(async () => {
   postgres = await startSource();
   silent = await startFakeServer(async (connection) => {
     await connection.expectStartup();
     await connection.ended();
   });
+  mute = await startCutProxy({ target: silent });
+  mute.stall('toClient');
+  failing = await startFakeServer(async (connection) => {
+    await connection.expectStartup();
+    connection.send(FAILURES[connection.parameters['database']!]!.said);
+    await connection.ended();
+  });
 });
+
+/** What a server says to a login, by its database, and what a replication client is told then. */
+const FAILURES: Readonly<Record<string, { said: Buffer; told: string }>> = {
+  kerberos: { said: message('R', [int32(2)]), told: 'failed to answer authreq' },
+  row: { said: textRow('a'), told: 'unknown pkt from server' },
+  key: {
+    said: Buffer.concat([authenticationOk(), message('K', [int32(1)])]),
+    told: 'bad cancel key',
+  },
+};
 
 /** PgBouncer has replication connections since 1.23. */
 function replicationRule(
@@ -190,6 +213,60 @@ rule(
   { since: '1.23' },
 );
 
+rule(
+  'a server that fails in its login is lost to it with the reason',
+  () => ({
+    databases: Object.fromEntries(
+      Object.keys(FAILURES).map((name) => [name, `host=${failing.host} port=${failing.port}`]),
+    ),
+    logs: [/./],
+  }),
+  async (pooler) => {
+    for (const [database, { told }] of Object.entries(FAILURES)) {
+      const login = { user: 'postgres', database, parameters: { replication: 'database' } };
+      await assert.rejects(WireClient.login(pooler, login), { text: told }, database);
+      assert.match(pooler.log(), new RegExp(`S-\\S+: .* closing because: ${told}`));
+    }
+  },
+  { since: '1.23' },
+);
+
+rule(
+  'a RECONNECT ends its login',
+  () => ({ databases: { postgres: `host=${silent.host} port=${silent.port}` } }),
+  async (pooler) => {
+    const { length } = silent.connections;
+    const refused = assert.rejects(replica(pooler), { text: 'connect string changed' });
+    await until('its server has the startup packet', () => {
+      const last = silent.connections[length];
+      return last !== undefined && last.version > 0;
+    });
+    await pooler.console('RECONNECT');
+    await refused;
+  },
+  { since: '1.23' },
+);
+
+rule(
+  'a connection on its way to a server is closed when it leaves',
+  () => ({
+    databases: { postgres: `host=${mute.host} port=${mute.port}` },
+    settings: { server_tls_sslmode: 'prefer' },
+  }),
+  async (pooler) => {
+    const { encryptionRequests } = silent;
+    const client = await WireClient.connect(pooler);
+    const login = { user: 'postgres', database: 'postgres', replication: 'database' };
+    client.send(startup(login));
+    await until('TLS is asked for', () => silent.encryptionRequests > encryptionRequests);
+    client.destroy();
+    await until('it is logged', () =>
+      /S-\S+: .* closing because: replication client disconnected/.test(pooler.log()),
+    );
+  },
+  { since: '1.23' },
+);
+
 // Ends
 
 replicationRule(
@@ -282,6 +359,8 @@ replicationRule(
 );
 
 test('the server of this file ends', async () => {
+  await mute.stop();
   await silent.stop();
+  await failing.stop();
   await postgres.dispose();
 });

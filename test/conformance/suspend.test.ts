@@ -144,6 +144,24 @@ rule(
 );
 
 rule(
+  'SUSPEND closes servers that are to be checked before they are used',
+  options({ server_check_delay: 0 }),
+  async (pooler, t) => {
+    const console = await ConsoleClient.open(t, pooler);
+    const client = await loginUntilEnd(t, pooler);
+    const pid = await resultOf(client, 'SELECT pg_backend_pid()');
+    assert.equal(await console.run('SUSPEND'), 'SUSPEND');
+    assert.match(
+      pooler.log(),
+      /S-\S+: .* closing because: close unsafe file descriptors on suspend/,
+    );
+    assert.equal(await console.run('RESUME'), 'RESUME');
+    assert.notEqual(await resultOf(client, 'SELECT pg_backend_pid()'), pid);
+  },
+  HAS_SUSPEND,
+);
+
+rule(
   'a client that waits for a server waits on behind SUSPEND',
   options({ suspend_timeout: 1, default_pool_size: 1 }),
   async (pooler, t) => {
