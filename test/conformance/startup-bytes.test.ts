@@ -236,9 +236,10 @@ const options = (): RuleOptions => ({
   databases: { app: '' },
   authFile: { app: 'app' },
   size: 2,
+  logs: [/ unknown pkt from client: /],
 });
 
-rules('headers', options, HEADERS.map(ruleOf));
+rules('headers', () => ({ ...options(), logs: [/unknown pkt from client/] }), HEADERS.map(ruleOf));
 rules('requests for encryption', options, ENCRYPTION.map(ruleOf));
 rules('versions of the protocol', options, VERSIONS.map(ruleOf));
 
@@ -323,7 +324,7 @@ rules(
 
 rule(
   'a message of 1 GB before the login is refused at its header, and nothing of it is kept',
-  options,
+  () => options(),
   async (pooler) => {
     const client = await WireClient.connect(pooler);
     client.send(Buffer.concat([word('p', 1 << 30), Buffer.alloc(200_000)]));

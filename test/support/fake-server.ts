@@ -20,6 +20,8 @@ export class FakeConnection {
   parameters: Readonly<Record<string, string>> = {};
   /** Version of the protocol that its StartupMessage asks for. */
   version = 0;
+  /** The key it was given by `welcome`. */
+  key: Uint8Array = Buffer.alloc(0);
   isClosed = false;
   #bytes: Buffer;
 
@@ -87,6 +89,7 @@ export class FakeConnection {
     key: Uint8Array = Buffer.from([0, 0, 0, this.index + 1, 9, 9, 9, 9]),
   ): Promise<void> {
     await this.expectStartup();
+    this.key = key;
     this.send(
       say.authenticationOk(),
       say.parameterStatus('server_version', '18.0'),
@@ -183,6 +186,8 @@ export class FakeServer {
   readonly connections: FakeConnection[] = [];
   /** Keys of the cancel requests that came. */
   readonly cancels: Buffer[] = [];
+  /** Requests for encryption that came, all refused. */
+  encryptionRequests = 0;
   /** Connections of cancel requests are left open until `releaseCancels`. */
   holdsCancels = false;
   readonly #heldCancels: Socket[] = [];
@@ -215,6 +220,22 @@ export class FakeServer {
   releaseCancels(): void {
     this.holdsCancels = false;
     for (const socket of this.#heldCancels.splice(0)) socket.end();
+  }
+
+  /** Cancel requests whose connections are held open, by both sides. */
+  get heldCancels(): number {
+    return this.#heldCancels.filter((socket) => !socket.destroyed && !socket.readableEnded).length;
+  }
+
+  /** Refuses connections while `body` runs; those that stand go on. */
+  async takesNoMore(body: () => Promise<void>): Promise<void> {
+    const { port } = this;
+    this.#server.close();
+    try {
+      await body();
+    } finally {
+      await this.listen(port);
+    }
   }
 
   /** Closes everything; throws what a script threw. */
@@ -262,6 +283,7 @@ export class FakeServer {
         return;
       }
       rest = first.subarray(8);
+      this.encryptionRequests++;
       socket.write('N');
     }
   }

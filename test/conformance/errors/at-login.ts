@@ -269,36 +269,6 @@ const SERVER_REFUSES: Provocations = {
   ],
 };
 
-/** Its own server is linked to it from the beginning, so it is told why the login there failed. */
-const REPLICATION: Provocations = {
-  title: 'for a replication client whose server cannot be logged in to',
-  options: ({ fakes }) => ({
-    databases: Object.fromEntries(
-      ['refusing', 'odd_request', 'odd_message', 'short_key', 'silent'].map((name) => [
-        name,
-        `host=127.0.0.1 port=${fakes[name]!.port}`,
-      ]),
-    ),
-    settings: { server_connect_timeout: 1 },
-    logs: [/ERROR .*(unknown pkt from server|authreq|login failed)/],
-  }),
-  cases: [
-    { text: 'login failed', database: 'refusing' },
-    { text: 'failed to answer authreq', database: 'odd_request' },
-    { text: 'unknown pkt from server', database: 'odd_message' },
-    { text: 'bad cancel key', database: 'short_key' },
-    { text: 'connect timeout', database: 'silent' },
-  ].map(({ text, database }) => ({
-    text,
-    since: '1.23',
-    check: async (pooler: Parameters<typeof answerTo>[0]) => {
-      const parameters = { replication: 'database' };
-      const said = await refusal(WireClient.login(pooler, { database, parameters }));
-      assert.equal(said, `FATAL 08P01 ${text}`);
-    },
-  })),
-};
-
 export const AT_LOGIN: readonly Provocations[] = [
   FIRST_BYTES,
   SCRAM,
@@ -307,5 +277,4 @@ export const AT_LOGIN: readonly Provocations[] = [
   ANYBODY,
   SERVER_DOWN,
   SERVER_REFUSES,
-  REPLICATION,
 ];

@@ -7,7 +7,6 @@ import {
 import { int32, message } from '../../support/messages.ts';
 import {
   authenticationOk,
-  errorResponse,
   textAnswer,
   textColumns,
   textRow,
@@ -53,25 +52,6 @@ const SCRIPTS: Readonly<Record<string, Script>> = {
   no_mechanism: async (connection) => {
     await connection.expectStartup();
     connection.send(message('R', [int32(10), 'SCRAM-FUTURE', Buffer.of(0)]));
-    await connection.ended().catch(() => undefined);
-  },
-  refusing: async (connection) => {
-    await connection.expectStartup();
-    connection.send(errorResponse('28000', 'no', 'FATAL'));
-    connection.close();
-  },
-  odd_request: async (connection) => {
-    await connection.expectStartup();
-    connection.send(message('R', [int32(99)]));
-    await connection.ended().catch(() => undefined);
-  },
-  odd_message: async (connection) => {
-    await connection.expectStartup();
-    connection.send(authenticationOk(), message('!'));
-    await connection.ended().catch(() => undefined);
-  },
-  short_key: async (connection) => {
-    await connection.welcome(Buffer.from([0, 1]));
     await connection.ended().catch(() => undefined);
   },
   no_signature: async (connection) => {

@@ -4,9 +4,6 @@
  * that varies.
  */
 
-/** Work that has a text's test to add; emptied as it is done. */
-export type Topic = 'control' | 'replication' | 'cancel' | 'prepared';
-
 /** Why a text is not provoked at all. */
 export type Exception =
   /** Other login methods, and TLS on either side. */
@@ -17,6 +14,8 @@ export type Exception =
   | "PgBouncer's internals"
   /** The takeover of sockets by another process (`-R`), in place of which a fleet is upgraded. */
   | 'online takeover'
+  /** Settings are not changed from the console yet. */
+  | 'SET'
   /** pgfleet does what PgBouncer refuses. */
   | 'improvement';
 
@@ -25,7 +24,6 @@ export type Proof =
   | { readonly kind: 'here' }
   /** A test of this name, in a file that holds the text too. */
   | { readonly kind: 'test'; readonly name: string }
-  | { readonly kind: 'pending'; readonly topic: Topic }
   | { readonly kind: 'never'; readonly why: Exception };
 
 export interface ErrorText {
@@ -40,8 +38,10 @@ export interface ErrorText {
 
 const here: Proof = { kind: 'here' };
 const test = (name: string): Proof => ({ kind: 'test', name });
-const pending = (topic: Topic): Proof => ({ kind: 'pending', topic });
 const never = (why: Exception): Proof => ({ kind: 'never', why });
+const refused = test(
+  'a command that names no database, the console, or what it takes no notice of is refused',
+);
 const later = never('authentication and TLS');
 const internals = never("PgBouncer's internals");
 const memory = never('failed allocations');
@@ -93,7 +93,10 @@ const AT_LOGIN: readonly ErrorText[] = [
     'client connections exceeded (',
   ),
   fatal('no such database: %s', here),
-  fatal('database "%s" is disabled', pending('control')),
+  fatal(
+    'database "%s" is disabled',
+    test('DISABLE refuses whoever logs in to the database, after the password, until ENABLE'),
+  ),
   fatal('authentication database "%s" is disabled', later),
   fatal(
     'pooler is shutting down',
@@ -154,11 +157,12 @@ const IN_THE_QUEUE: readonly ErrorText[] = [
 const IN_SESSION: readonly ErrorText[] = [
   fatal('unknown pkt', here),
   fatal('PQexec disallowed', test('disable_pqexec ends who sends a simple query, and nobody else')),
-  fatal('failed to parse packet', pending('prepared')),
-  fatal('broken Parse packet', pending('prepared')),
-  fatal('broken Bind packet', pending('prepared')),
-  fatal('broken Describe packet', pending('prepared')),
-  fatal('broken Close packet', pending('prepared')),
+  fatal('failed to parse packet', test('a Parse without the end of its name')),
+  fatal('broken Parse packet', test('a Parse without a text')),
+  // A Bind of which both names can be read is passed on, whatever the rest.
+  fatal('broken Bind packet', internals),
+  fatal('broken Describe packet', test('with something behind its end disconnects')),
+  fatal('broken Close packet', test('with something behind its end disconnects')),
   fatal('prepared statement name is already in use', here),
   fatal('prepared statement did not exist', here),
   fatal(
@@ -171,7 +175,12 @@ const IN_SESSION: readonly ErrorText[] = [
   fatal('query timeout', here),
   fatal('idle transaction timeout', here),
   fatal('transaction timeout', here),
-  fatal('suspend_timeout', pending('control')),
+  fatal(
+    'suspend_timeout',
+    test(
+      'a client in the middle of a message holds up SUSPEND for suspend_timeout, then is closed',
+    ),
+  ),
   fatal('server conn crashed?', here),
   fatal('server connection closed', here),
   fatal(
@@ -182,12 +191,23 @@ const IN_SESSION: readonly ErrorText[] = [
   fatal('broken ParameterStatus packet', here),
   fatal('failed to store ParameterStatus', memory),
   // What follows, a replication client is told: its server fails while it logs in.
-  fatal('login failed', here),
-  fatal('connect timeout', here),
-  fatal('connect string changed', pending('replication')),
-  fatal('failed to answer authreq', here),
-  fatal('unknown pkt from server', here),
-  fatal('bad cancel key', here),
+  fatal('login failed', test('a role that may not replicate is told that the login failed')),
+  fatal(
+    'connect timeout',
+    test(
+      'a server that does not answer its login in time is lost to it like one that has logged in',
+    ),
+  ),
+  fatal('connect string changed', test('a RECONNECT ends its login')),
+  fatal(
+    'failed to answer authreq',
+    test('a server that fails in its login is lost to it with the reason'),
+  ),
+  fatal(
+    'unknown pkt from server',
+    test('a server that fails in its login is lost to it with the reason'),
+  ),
+  fatal('bad cancel key', test('a server that fails in its login is lost to it with the reason')),
   fatal('exec_on_connect query failed', internals),
   fatal(
     'database removed',
@@ -195,8 +215,11 @@ const IN_SESSION: readonly ErrorText[] = [
       'clients of a database whose line is gone are closed, whatever they do, and nobody else is',
     ),
   ),
-  fatal('peer removed', pending('cancel')),
-  fatal('admin forced disconnect', pending('control')),
+  fatal('peer removed', test('a request for a peer that a reload takes out of the list is closed')),
+  fatal(
+    'admin forced disconnect',
+    test('KILL_CLIENT closes the client of that id, and its server if that is busy'),
+  ),
   fatal('BUG: unknown packet callback flag', internals),
 ];
 
@@ -204,24 +227,44 @@ const ON_THE_CONSOLE: readonly ErrorText[] = [
   error("invalid command '%s', use SHOW HELP;", here),
   error('bad arguments', here),
   error('admin access needed', here),
-  error('SET failed', pending('control')),
-  error('already suspended/paused', pending('control')),
-  error('cannot suspend with paused databases', pending('control')),
-  error('pooler is shutting down', pending('control')),
-  error('pooler is not paused/suspended', pending('control')),
-  error('database %s is not paused', pending('control')),
-  error('no such database: %s', pending('control')),
-  error('a database is required', pending('control')),
-  ...['pause', 'reconnect', 'disable', 'enable', 'kill', 'wait in'].map((verb) =>
-    error(`cannot ${verb} admin db: %s`, pending('control'), ' admin db: '),
+  error('SET failed', never('SET')),
+  error(
+    'already suspended/paused',
+    test('during a PAUSE of everything no other is begun, and what does not pause is done'),
   ),
-  error('invalid client pointer supplied', pending('control')),
-  error('client not found', pending('control')),
+  error(
+    'cannot suspend with paused databases',
+    test('SUSPEND is refused with an argument, to stats users, and while a database is paused'),
+  ),
+  error(
+    'pooler is shutting down',
+    test(
+      'SHUTDOWN WAIT_FOR_CLIENTS can be followed by PAUSE, and by the faster forms, but not by RESUME',
+    ),
+  ),
+  error('pooler is not paused/suspended', refused),
+  error('database %s is not paused', refused),
+  error('no such database: %s', refused),
+  error('a database is required', refused),
+  ...['pause', 'reconnect', 'disable', 'enable', 'kill', 'wait in'].map((verb) =>
+    error(`cannot ${verb} admin db: %s`, refused, ' admin db: '),
+  ),
+  error(
+    'invalid client pointer supplied',
+    test('KILL_CLIENT of an idle client leaves the server, and needs an id'),
+  ),
+  error(
+    'client not found',
+    test('KILL_CLIENT closes the client of that id, and its server if that is busy'),
+  ),
   error('extended query protocol not supported by admin console', never('improvement')),
   error('unsupported packet type for admin console: %d', here),
   error('no mem', memory),
   error('result prepare failed', memory),
-  row('ERROR', 'F0000')('RELOAD failed, see logs for additional details', pending('control')),
+  row('ERROR', 'F0000')(
+    'RELOAD failed, see logs for additional details',
+    test('RELOAD of a file with an error says that it failed, and the session goes on'),
+  ),
   fatal('bad packet', here),
   fatal('incomplete pkt', never('improvement')),
   fatal('incomplete query', here),
@@ -234,17 +277,44 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
   logged('unexpected eof', here),
   logged('bad packet', here),
   logged('bad cancel request', here),
-  logged('failed cancel request', pending('cancel')),
-  logged('cancel request for console client', pending('cancel')),
-  logged('cancel request for idle client', pending('cancel')),
-  logged('ignoring cancel request for server that is setting vars', pending('cancel')),
-  logged('not sending cancel request for client that is now idle', pending('cancel')),
-  logged('failed to send cancel request', pending('cancel')),
-  logged('successfully sent cancel request', pending('cancel')),
-  logged('could not find peer to forward request to', pending('cancel')),
-  logged('failed to forward cancel request because its TTL was exhausted', pending('cancel')),
+  logged('failed cancel request', test('an unknown key cancels nothing')),
+  logged(
+    'cancel request for console client',
+    test('a console session that waits for nothing has nothing to cancel'),
+  ),
+  logged(
+    'cancel request for idle client',
+    test('a client without a query is not cancelled, now or at its next query'),
+  ),
+  // It is sent when the query that it means has been.
+  logged('ignoring cancel request for server that is setting vars', never('improvement')),
+  logged(
+    'not sending cancel request for client that is now idle',
+    test('a request that waits for parameters to be set ends with its client'),
+  ),
+  logged(
+    'failed to send cancel request',
+    test(
+      'a request that cannot be delivered comes to nothing after cancel_wait_timeout at the latest',
+    ),
+  ),
+  logged(
+    'successfully sent cancel request',
+    test('a query that runs is cancelled, and the requester closed without a word'),
+  ),
+  logged(
+    'could not find peer to forward request to',
+    test('the key of a peer that is not listed goes nowhere'),
+  ),
+  logged(
+    'failed to forward cancel request because its TTL was exhausted',
+    test('the key of a peer goes to it with one hop less, and with none left nowhere'),
+  ),
   logged('pause cancel request failed', internals),
-  logged('cancel_wait_timeout', pending('cancel')),
+  logged(
+    'cancel_wait_timeout',
+    test('a request that no peer takes is closed after cancel_wait_timeout'),
+  ),
   logged('SSL req inside SSL', later),
   logged('failed to ack SSL', internals),
   logged('failed to nak SSL', internals),
@@ -259,19 +329,22 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 ];
 
 const OF_SERVERS: readonly ErrorText[] = [
-  logged('obsolete connection', pending('control')),
+  logged('obsolete connection', test('a free one is closed before it is used')),
   logged('idle server got dirty', here),
   logged('SV_IDLE server got dirty', here, ' server got dirty'),
   logged('SV_USED server got dirty', here, ' server got dirty'),
   logged('server idle timeout', here),
   logged('server lifetime over', here),
-  logged('pause mode', pending('control')),
+  logged('pause mode', test('PAUSE closes free servers, and who needs one waits for RESUME')),
   logged(
     'too many servers in the pool',
     test('surplus servers close when a pool becomes smaller, busy ones after their transactions'),
   ),
   logged('evicted', here),
-  logged('close_needed', pending('control')),
+  logged(
+    'close_needed',
+    test('RECONNECT replaces free servers, and others when their transaction has ended'),
+  ),
   logged('reset query failed', here),
   logged('test query failed', here),
   logged('var change failed', internals),
@@ -291,17 +364,23 @@ const OF_SERVERS: readonly ErrorText[] = [
   // A server with open requests is never as far as to be released.
   logged('client disconnected with queries in progress', internals),
   logged('client disconnect before everything was sent to the server', here),
-  logged(
-    'client gave up on cancel request, so we also give up forwarding to server',
-    pending('cancel'),
-  ),
+  logged('client gave up on cancel request, so we also give up forwarding to server', internals),
   logged(
     'peer server was not necessary anymore, because client cancel connection was already closed',
-    pending('cancel'),
+    internals,
   ),
-  logged('replication client disconnected', pending('replication')),
-  logged('replication client was closed', pending('replication')),
-  logged('close unsafe file descriptors on suspend', pending('control')),
+  logged(
+    'replication client disconnected',
+    test('a connection on its way to a server is closed when it leaves'),
+  ),
+  logged(
+    'replication client was closed',
+    test('its server is closed when it leaves, in a transaction or a stream'),
+  ),
+  logged(
+    'close unsafe file descriptors on suspend',
+    test('SUSPEND closes servers that are to be checked before they are used'),
+  ),
   logged('disko over', never('online takeover')),
   logged('bad packet', later),
   logged('expected 2 columns from auth_query, not %hu', later),
