@@ -256,10 +256,10 @@ rule(
 );
 
 rule(
-  'a connection on its way to a server is closed when it leaves',
+  'a connection on its way to a server is closed when its client is',
   () => ({
     databases: { postgres: `host=${mute.host} port=${mute.port}` },
-    settings: { server_tls_sslmode: 'prefer' },
+    settings: { server_tls_sslmode: 'prefer', client_login_timeout: 1 },
   }),
   async (pooler) => {
     const { encryptionRequests } = silent;
@@ -267,6 +267,7 @@ rule(
     const login = { user: 'postgres', database: 'postgres', replication: 'database' };
     client.send(startup(login));
     await until('TLS is asked for', () => silent.encryptionRequests > encryptionRequests);
+    assert.match(errors(await client.untilClose()).join(), /^FATAL 08P01 client_login_timeout/);
     client.destroy();
     await until('it is logged', () =>
       /S-\S+: .* closing because: replication client disconnected/.test(pooler.log()),

@@ -372,7 +372,7 @@ const OF_SERVERS: readonly ErrorText[] = [
   ),
   logged(
     'replication client disconnected',
-    test('a connection on its way to a server is closed when it leaves'),
+    test('a connection on its way to a server is closed when its client is'),
   ),
   logged(
     'replication client was closed',
