@@ -329,7 +329,7 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 ];
 
 const OF_SERVERS: readonly ErrorText[] = [
-  logged('obsolete connection', test('a free one is closed before it is used')),
+  logged('obsolete connection', test('a free one at an old address is closed before it is used')),
   logged('idle server got dirty', here),
   // Found at once, and not at the next look.
   logged('SV_IDLE server got dirty', internals),
