@@ -246,6 +246,7 @@ rules('versions of the protocol', options, VERSIONS.map(ruleOf));
 rules('more about first bytes', options, [
   {
     name: 'a startup packet that comes byte by byte is one like any other',
+    since: '1.20',
     check: async (pooler) => {
       const client = await WireClient.connect(pooler);
       for (const byte of Buffer.concat([startup(APP), query('SELECT 1')])) {

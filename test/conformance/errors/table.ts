@@ -329,7 +329,7 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 ];
 
 const OF_SERVERS: readonly ErrorText[] = [
-  logged('obsolete connection', test('a free one is closed before it is used')),
+  logged('obsolete connection', test('a free one at an old address is closed before it is used')),
   logged('idle server got dirty', here),
   logged('SV_IDLE server got dirty', here, ' server got dirty'),
   logged('SV_USED server got dirty', here, ' server got dirty'),
@@ -371,7 +371,7 @@ const OF_SERVERS: readonly ErrorText[] = [
   ),
   logged(
     'replication client disconnected',
-    test('a connection on its way to a server is closed when it leaves'),
+    test('a connection on its way to a server is closed when its client is'),
   ),
   logged(
     'replication client was closed',
