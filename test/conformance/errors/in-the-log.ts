@@ -38,7 +38,7 @@ const CLIENTS: Provocations = {
     closing('C', 'unexpected eof', async (pooler, login) => {
       const client = await login();
       client.socket.pause();
-      client.send(flood);
+      client.send(flood, query('x'.repeat(50_000_000)));
       // Nothing more is read from it, so that a write is first to find it gone.
       await isStuck({ local: pooler.port, remote: client.socket.localPort! });
       client.reset();
@@ -96,10 +96,11 @@ const LIMITS: Provocations = {
   }),
   cases: [
     {
-      text: 'evicted',
-      differs: { because: 'PgBouncer adds since 1.26 for which limit' },
+      text: 'evicted for %s',
+      // Older ones do not say for which limit.
+      since: '1.26',
       check: (pooler, t) =>
-        logsClosing(pooler, 'S', 'evicted', async () => {
+        logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
           await (await login(t, pooler)).query('SELECT 1');
           const other = await login(t, pooler, { user: 'app_trust' });
           await other.query('SELECT 1');
