@@ -66,6 +66,7 @@ function leaksOfStatement(tokens: SqlTokens, isTracked: (parameter: string) => b
   if (tokens.is('load')) return BIT.load;
   if (tokens.is('set')) return leakOfSet(tokens, isTracked);
   if (tokens.is('create')) return leakOfCreate(tokens);
+  if (tokens.is('explain')) return leaksOfExplain(tokens, isTracked);
   // What these name is not run.
   if (tokens.is('alter') || tokens.is('comment')) return 0;
   if (tokens.is('prepare')) {
@@ -75,6 +76,23 @@ function leaksOfStatement(tokens: SqlTokens, isTracked: (parameter: string) => b
   }
   const leak = tokens.is('declare') ? leakOfDeclare(tokens) : 0;
   return leak | leaksOfRest(tokens, isTracked);
+}
+
+/** EXPLAIN; with ANALYZE it makes what a CREATE TABLE AS behind it says. */
+function leaksOfExplain(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  let isRun = false;
+  let isOption = false;
+  for (;;) {
+    tokens.next();
+    if (tokens.is('analyze') || tokens.is('analyse')) isRun = true;
+    else if (tokens.isChar('(')) isOption = true;
+    else if (tokens.isChar(')')) isOption = false;
+    else if (tokens.isStatementEnd() || (!isOption && !tokens.is('verbose'))) break;
+    // A query in parentheses, which are none of options.
+    else if (tokens.is('select') || tokens.is('with') || tokens.is('values')) break;
+  }
+  if (tokens.is('create')) return isRun ? leakOfCreate(tokens) : 0;
+  return leaksOfRest(tokens, isTracked);
 }
 
 function leakOfSet(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
@@ -176,6 +194,7 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
       if (tokens.isChar('(')) leaks |= leakOfSetConfig(tokens, isTracked);
     } else if (tokens.is('into') && !isInsert) {
       tokens.next();
+      if (tokens.is('local') || tokens.is('global')) tokens.next();
       if (tokens.hasPrefix('pg_') && tokens.name === 'pg_temp') {
         tokens.next();
         if (tokens.isChar('.')) leaks |= BIT.temp_table;
