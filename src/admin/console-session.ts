@@ -12,6 +12,7 @@ import {
   PARSE_COMPLETE,
   READY_IDLE,
 } from '../wire/encode.ts';
+import { CommandError } from './control.ts';
 import {
   BIND_COMPLETE,
   BROKEN,
@@ -28,6 +29,8 @@ import { PGBOUNCER_VERSION } from './show-version.ts';
 /** Messages, and bytes of them, that may wait while an answer is being made. */
 const MAX_QUEUED = 1000;
 const MAX_QUEUED_BYTES = 1 << 20;
+/** Commands whose answers may be awaited side by side; one more holds up what follows it. */
+const MAX_DEFERRED = 16;
 
 /** ParameterStatus of PgBouncer's console. */
 const CONSOLE_PARAMETERS: readonly (readonly [string, string])[] = [
@@ -47,7 +50,8 @@ interface Waiting {
 
 /**
  * One session of the console. Messages are dealt with one at a time in the order they came: while
- * an answer waits for the other workers, what arrives is queued.
+ * an answer waits for the other workers, what arrives is queued. As in PgBouncer, a command that waits
+ * for the fleet to come to a rest (PAUSE) does not hold up what follows it, and is answered later.
  */
 export class ConsoleSession implements LocalBackend {
   readonly parameters = CONSOLE_PARAMETERS;
@@ -60,6 +64,9 @@ export class ConsoleSession implements LocalBackend {
   readonly #queue = new Ring<Waiting>();
   #queuedBytes = 0;
   #isBusy = false;
+  #deferred = 0;
+  /** Aborted when the session is over. */
+  readonly #ending = new AbortController();
   #isOver = false;
   /** After an error in the extended protocol nothing counts until Sync. */
   #isSkipping = false;
@@ -91,6 +98,7 @@ export class ConsoleSession implements LocalBackend {
     if (this.#isOver) return;
     this.#isOver = true;
     this.#queue.clear();
+    this.#ending.abort();
     this.#onEnd();
   }
 
@@ -156,7 +164,7 @@ export class ConsoleSession implements LocalBackend {
       this.#peer.send(READY_IDLE);
       return;
     }
-    this.#run(plan, (answer) => {
+    const onAnswer = (answer: Answer): void => {
       for (const notice of answer.notices) this.#peer.send(notice);
       if (plan.columns !== null) {
         this.#peer.send(describeRows(plan.columns, null));
@@ -164,7 +172,16 @@ export class ConsoleSession implements LocalBackend {
       }
       this.#peer.send(commandComplete(answer.tag));
       this.#peer.send(READY_IDLE);
-    });
+    };
+    const onRefusal = ({ sqlstate, message, detail }: CommandError): void => {
+      this.#error(sqlstate, message, detail);
+      this.#peer.send(READY_IDLE);
+    };
+    if (plan.isDeferred === true && this.#deferred < MAX_DEFERRED) {
+      this.#defer(plan, onAnswer, onRefusal);
+    } else {
+      this.#run(plan, onAnswer, onRefusal);
+    }
   }
 
   #onExecute(body: Buffer): void {
@@ -173,10 +190,14 @@ export class ConsoleSession implements LocalBackend {
     else if (found.portal.answer !== null) this.#sendPortal(found.portal, found.maxRows);
     else {
       const { portal, maxRows } = found;
-      this.#run(portal.plan, (answer) => {
+      const onAnswer = (answer: Answer): void => {
         portal.answer = answer;
         for (const notice of answer.notices) this.#peer.send(notice);
         this.#sendPortal(portal, maxRows);
+      };
+      this.#run(portal.plan, onAnswer, ({ sqlstate, message, detail }) => {
+        this.#isSkipping = true;
+        this.#error(sqlstate, message, detail);
       });
     }
   }
@@ -203,20 +224,53 @@ export class ConsoleSession implements LocalBackend {
     }
   }
 
-  /** Runs a command; until `onAnswer` has been called, everything else waits. */
-  #run(plan: Plan, onAnswer: (answer: Answer) => void): void {
-    const result = plan.run();
+  /** Runs a command; until it is answered, everything else waits. */
+  #run(
+    plan: Plan,
+    onAnswer: (answer: Answer) => void,
+    onRefusal: (error: CommandError) => void,
+  ): void {
+    const result = plan.run(this.#ending.signal);
     if (!(result instanceof Promise)) {
       onAnswer(result);
       return;
     }
     this.#isBusy = true;
+    this.#settle(result, onAnswer, onRefusal, () => {
+      this.#isBusy = false;
+      this.#handleQueue();
+    });
+  }
+
+  /** Runs a command whose answer comes when it will, between the answers to others. */
+  #defer(
+    plan: Plan,
+    onAnswer: (answer: Answer) => void,
+    onRefusal: (error: CommandError) => void,
+  ): void {
+    this.#deferred++;
+    this.#settle(Promise.resolve(plan.run(this.#ending.signal)), onAnswer, onRefusal, () => {
+      this.#deferred--;
+    });
+  }
+
+  #settle(
+    result: Promise<Answer>,
+    onAnswer: (answer: Answer) => void,
+    onRefusal: (error: CommandError) => void,
+    onEnd: () => void,
+  ): void {
     result
-      .then((answer) => {
-        if (!this.#isOver) onAnswer(answer);
-        this.#isBusy = false;
-        this.#handleQueue();
-      })
+      .then(
+        (answer) => {
+          if (!this.#isOver) onAnswer(answer);
+        },
+        (error: unknown) => {
+          if (!(error instanceof CommandError)) throw error;
+          if (!this.#isOver) onRefusal(error);
+        },
+      )
+      .then(onEnd)
       .catch((error: unknown) => this.#fail(error));
   }
 
@@ -233,8 +287,8 @@ export class ConsoleSession implements LocalBackend {
     encodeRows(columns, rows, formats, (bytes) => this.#peer.send(bytes));
   }
 
-  #error(sqlstate: string, text: string): void {
-    this.#peer.send(errorResponse('ERROR', sqlstate, text));
+  #error(sqlstate: string, text: string, detail?: string): void {
+    this.#peer.send(errorResponse('ERROR', sqlstate, text, detail));
   }
 
   /** A bug of ours, which costs this session and no other. */

@@ -1,6 +1,7 @@
 import type { LocalBackend, LocalBackendFactory, LocalPeer } from '../client/local-backend.ts';
 import type { Config } from '../config/config.ts';
 import { ConsoleSession } from './console-session.ts';
+import type { ControlPort } from './control.ts';
 import { Fleet, type FleetTransport } from './fleet.ts';
 import type { Rights } from './plan.ts';
 import type { SnapshotSource, WorkerSnapshot } from './snapshot.ts';
@@ -12,6 +13,8 @@ export interface ConsoleOptions {
   readonly config: () => Config;
   /** How the other workers are asked. */
   readonly mesh: FleetTransport;
+  /** How the launcher is asked. */
+  readonly control: ControlPort;
 }
 
 /**
@@ -21,15 +24,15 @@ export interface ConsoleOptions {
 export class ConsoleFactory implements LocalBackendFactory {
   readonly #fleet: Fleet;
 
-  constructor({ source, config, mesh }: ConsoleOptions) {
-    this.#fleet = new Fleet(source, config, mesh);
+  constructor({ source, config, mesh, control }: ConsoleOptions) {
+    this.#fleet = new Fleet(source, config, mesh, control);
   }
 
   open(peer: LocalPeer, user: string, rights: Rights, clientId: number): LocalBackend {
     const fleet = this.#fleet;
-    fleet.sessions++;
+    fleet.control.sessions(++fleet.sessions);
     return new ConsoleSession(peer, rights, `C-${clientId}: pgbouncer/${user}`, fleet, () => {
-      fleet.sessions--;
+      fleet.control.sessions(--fleet.sessions);
     });
   }
 

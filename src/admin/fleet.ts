@@ -1,5 +1,6 @@
 import type { Config } from '../config/config.ts';
 import { withConsole } from './console-rows.ts';
+import type { ControlPort } from './control.ts';
 import { configRows } from './show-config.ts';
 import {
   type SnapshotPart,
@@ -28,10 +29,17 @@ export class Fleet {
   /** Console sessions open in this worker. */
   sessions = 0;
   readonly config: () => Config;
+  readonly control: ControlPort;
   readonly #source: SnapshotSource;
   readonly #transport: FleetTransport;
 
-  constructor(source: SnapshotSource, config: () => Config, transport: FleetTransport) {
+  constructor(
+    source: SnapshotSource,
+    config: () => Config,
+    transport: FleetTransport,
+    control: ControlPort,
+  ) {
+    this.control = control;
     this.#source = source;
     this.config = config;
     this.#transport = transport;

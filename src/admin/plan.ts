@@ -1,6 +1,12 @@
 import { type Column, noticeResponse } from '../wire/encode.ts';
+import type { Command } from './command.ts';
+import { disable, enable } from './disable.ts';
 import type { Fleet, FleetAnswer } from './fleet.ts';
 import { parseStatement, type Statement } from './grammar.ts';
+import { kill, killClient } from './kill.ts';
+import { pause, resume } from './pause.ts';
+import { reconnect, waitClose } from './reconnect.ts';
+import { reload } from './reload.ts';
 import { int4, type Row, text } from './result.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
@@ -10,10 +16,13 @@ import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
 import { showPeers } from './show-peers.ts';
 import { showPools } from './show-pools.ts';
+import { showSessionLeaks, showStalePlans } from './show-sessions.ts';
 import { showState } from './show-state.ts';
 import { showStats, showStatsAverages, showStatsTotals, showTotals } from './show-stats.ts';
 import { showUsers } from './show-users.ts';
 import { showVersion } from './show-version.ts';
+import { shutdown } from './shutdown.ts';
+import { suspend } from './suspend.ts';
 import type { Topic } from './topic.ts';
 
 export type Rights = 'admin' | 'stats';
@@ -30,7 +39,14 @@ export interface Answer {
 export interface Plan {
   /** Null: the answer is no result set. */
   readonly columns: readonly Column[] | null;
-  readonly run: () => Answer | Promise<Answer>;
+  /** The answer may be long in coming: what follows in the same session is answered meanwhile. */
+  readonly isDeferred?: boolean;
+  /**
+   * `signal` is aborted when the session is over.
+   *
+   * @throws CommandError that is the answer
+   */
+  readonly run: (signal: AbortSignal) => Answer | Promise<Answer>;
 }
 
 export type Planned = Plan | { readonly error: string };
@@ -47,6 +63,8 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   PEERS: showPeers,
   POOLS: showPools,
   SERVERS: showServers,
+  SESSION_LEAKS: showSessionLeaks,
+  STALE_PLANS: showStalePlans,
   STATE: showState,
   STATS: showStats,
   STATS_AVERAGES: showStatsAverages,
@@ -59,19 +77,19 @@ const TOPICS: Readonly<Record<string, Topic>> = {
 /** Topics of PgBouncer that have no answer yet. */
 const LATER_TOPICS = ['ACTIVE_SOCKETS', 'MEM', 'PEER_POOLS', 'SOCKETS'];
 
-/** Commands of PgBouncer that have no effect yet, and the arguments that are part of the grammar. */
-const LATER_COMMANDS: Readonly<Record<string, readonly (string | null)[] | 'any'>> = {
-  DISABLE: 'any',
-  ENABLE: 'any',
-  KILL: 'any',
-  KILL_CLIENT: 'any',
-  PAUSE: 'any',
-  RECONNECT: 'any',
-  RELOAD: [null],
-  RESUME: 'any',
-  SHUTDOWN: [null, 'WAIT_FOR_CLIENTS', 'WAIT_FOR_SERVERS'],
-  SUSPEND: [null],
-  WAIT_CLOSE: 'any',
+/** Commands that change what the fleet does. */
+const COMMANDS: Readonly<Record<string, Command>> = {
+  DISABLE: disable,
+  ENABLE: enable,
+  KILL: kill,
+  KILL_CLIENT: killClient,
+  PAUSE: pause,
+  RECONNECT: reconnect,
+  RELOAD: reload,
+  RESUME: resume,
+  SHUTDOWN: shutdown,
+  SUSPEND: suspend,
+  WAIT_CLOSE: waitClose,
 };
 
 /** Settings that drivers ask for and set when they connect; setting them has no effect. */
@@ -105,10 +123,10 @@ function planCommand(
   if (word === 'SHOW' || word === 'SELECT') {
     return argument === null ? null : planShow(argument, isByProcess, rights, fleet);
   }
-  const allowed = own(LATER_COMMANDS, word);
-  if (allowed === undefined || isByProcess) return null;
-  if (allowed !== 'any' && !allowed.includes(argument?.toUpperCase() ?? null)) return null;
-  return rights === 'admin' ? notYet(word) : ADMIN_NEEDED;
+  const command = isByProcess ? undefined : own(COMMANDS, word);
+  const plan = command?.(argument, fleet) ?? null;
+  // What is no argument of a command is no command, whoever gives it.
+  return plan === null || rights === 'admin' ? plan : ADMIN_NEEDED;
 }
 
 function planShow(

@@ -14,6 +14,7 @@ export const snapshotParts = [
   'databases',
   'users',
   'stats',
+  'sessions',
   'lists',
   'dns',
   'config',
@@ -144,6 +145,16 @@ const statsRow = z.object({
 });
 export type StatsRow = z.infer<typeof statsRow>;
 
+/** What statements meet in a session that clients share, by database, since the worker started. */
+const sessionRow = z.object({
+  database: z.string(),
+  /** Statements that leave session state behind, by place in `LEAK_KINDS`. */
+  leaks: z.array(count),
+  stalePlans: count,
+  stalePlansHidden: count,
+});
+export type SessionRow = z.infer<typeof sessionRow>;
+
 const listCounts = z.object({
   /** Peers that a cancel request was forwarded to, by id. */
   peerPoolIds: z.array(z.number()),
@@ -198,6 +209,7 @@ export const workerSnapshotSchema = z.object({
   databases: z.array(databaseRow),
   users: z.array(userRow),
   stats: z.array(statsRow),
+  sessions: z.array(sessionRow),
   /**
    * Microseconds from the tick before the last one until now: what the difference of `current` and
    * `older` is divided by. Before the second tick it reaches to one second before the start.
@@ -244,6 +256,7 @@ export function emptySnapshot(process: number, pid: number, version: string): Li
     databases: [],
     users: [],
     stats: [],
+    sessions: [],
     statsWindowUs: 0,
     lists: {
       peerPoolIds: [],

@@ -59,6 +59,8 @@ export interface CancellerOptions {
   readonly peerId: number;
   readonly peer: (id: number) => CancelPeer | null;
   readonly connect: Connect;
+  /** A request came with the key of a console session. */
+  readonly onConsoleCancel: () => void;
   readonly timeouts: () => CancelTimeouts;
 }
 
@@ -141,7 +143,10 @@ export class Canceller {
   }
 
   #cancel(target: CancelTarget, done: Done): GiveUp {
-    if (target.isConsole) return refused(done, 'cancel request for console client');
+    if (target.isConsole) {
+      this.#options.onConsoleCancel();
+      return refused(done, 'cancel request for console client');
+    }
     if (target.isWaiting) {
       target.cancelWaiting();
       return refused(done, 'canceled while it waited for a server');

@@ -51,7 +51,7 @@ async function runFleet(launcher: Launcher): Promise<number> {
     reportToForeground({ kind: 'up' });
     await launcher.finished;
   }
-  return 0;
+  return launcher.exitStatus;
 }
 
 function readConfig(file: string): Config {

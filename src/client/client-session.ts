@@ -14,6 +14,7 @@ import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List } from '../util/list.ts';
 import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
+import { endOfString } from '../wire/decode.ts';
 import {
   CLOSE_COMPLETE,
   errorResponse,
@@ -25,7 +26,9 @@ import {
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
 import type { ClientContext } from './context.ts';
+import { FAILING_PARSE, FAILING_QUERY, LEAK_TEXTS, REFUSALS } from './leak-refusals.ts';
 import type { LocalBackend } from './local-backend.ts';
+import { leaksIn } from './session-leak.ts';
 
 /**
  * One client, from its first byte to its last. Before the welcome its bytes go to the login; after
@@ -39,8 +42,11 @@ import type { LocalBackend } from './local-backend.ts';
 export const ClientState = { login: 0, newcomer: 1, ready: 2, console: 3, closed: 4 } as const;
 export type ClientState = (typeof ClientState)[keyof typeof ClientState];
 
-/** What becomes of a request that was cancelled before it had a server. */
-const Discard = { nothing: 0, request: 1, toSync: 2 } as const;
+/**
+ * What becomes of a request that was cancelled before it had a server; and of what follows a refused
+ * Parse, whose Sync the server answers.
+ */
+const Discard = { nothing: 0, request: 1, toSync: 2, toServersSync: 3 } as const;
 type Discard = (typeof Discard)[keyof typeof Discard];
 
 /** PostgreSQL's answer to a statement that was cancelled (SQLSTATE query_canceled). */
@@ -48,6 +54,8 @@ const CANCELED = errorResponse('ERROR', '57014', 'canceling statement due to use
 
 /** Longest named Parse, which is kept as a whole. */
 const MAX_PARSE_BYTES = 1 << 28;
+/** So much of a statement is looked at when `session_leak` is on. */
+const MAX_SCANNED_BYTES = 1 << 18;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
@@ -92,6 +100,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #discard: Discard = Discard.nothing;
   /** All of the messages since the last Sync were answered without a server. */
   #isAnsweredHere = false;
+  hasDescribed = false;
+  /** Kinds of session leaks in the statement at hand that is to be refused, one bit each. */
+  #refusedLeaks = 0;
+  /** Those that the log has been told of. */
+  #loggedLeaks = 0;
   /** Why the message at hand ends the session. */
   #refusal: string | null = null;
   /** Set while it counts for its database and user. */
@@ -195,7 +208,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get #source(): ServerSource {
-    return this.replication === null ? this.pool! : this.pool!.replication;
+    return this.pool!.sourceFor(this);
   }
 
   /** Waits for a server that tells the parameters of the welcome. */
@@ -323,6 +336,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     switch (type) {
       case ClientMessage.Query:
         if (this.#context.index.settings.disable_pqexec) return this.#onForbiddenQuery();
+        if (this.#isWatched) {
+          const action = this.#judge(bytes, at, at + HEADER_BYTES, total, end);
+          if (action !== Action.forward) return action;
+        }
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
         if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
@@ -336,6 +353,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Bind:
         return this.#onStatementMessage(type, RequestKind.bind, bytes, at, total, end);
       case ClientMessage.Describe:
+        this.hasDescribed = true;
         return this.#onStatementMessage(type, RequestKind.describe, bytes, at, total, end);
       case ClientMessage.Close:
         return this.#onStatementMessage(type, RequestKind.close, bytes, at, total, end);
@@ -363,6 +381,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   onTake(type: number, bytes: Buffer, start: number, end: number): void {
     if (this.#backend !== null) {
       this.#backend.onMessage(type, bytes.subarray(start + HEADER_BYTES, end));
+      return;
+    }
+    if (this.#refusedLeaks !== 0) {
+      this.#refuseStatement(type);
       return;
     }
     switch (type) {
@@ -413,6 +435,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     else this.fatal(text);
   }
 
+  onRefused(refusal: number): void {
+    this.link.write(REFUSALS[refusal]!);
+  }
+
   onServer(): void {
     this.link.replay();
     // It became full while it waited, so its new server has not been stopped yet.
@@ -431,8 +457,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     // The welcome told what other connections of the pool are like.
     for (const [name, value] of server.loginParameters) {
       const index = this.#context.tracked.indexOf(name);
-      const told = index === -1 ? this.pool!.welcome?.get(name) : this.tracked[index];
-      if (told !== value) this.link.write(parameterStatus(name, value));
+      const own = index === -1 ? null : this.tracked[index];
+      if ((own ?? this.pool!.welcome?.get(name)) !== value)
+        this.link.write(parameterStatus(name, value));
       if (index !== -1) this.tracked[index] = value;
     }
     this.onServer();
@@ -478,11 +505,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   /**
-   * A message of a request that was cancelled while it waited for a server. After an error in the
-   * extended protocol everything up to Sync is ignored, simple queries too.
+   * A message of a request that was cancelled while it waited for a server, or that follows a refused
+   * Parse. After an error in the extended protocol everything up to Sync is ignored, simple queries too.
    */
   #discarded(type: number): Action {
     let isOver = type === ClientMessage.Sync;
+    if (this.#discard === Discard.toServersSync) {
+      if (!isOver) return Action.skip;
+      this.#discard = Discard.nothing;
+      return this.#request(RequestKind.sync);
+    }
     if (this.#discard === Discard.request) {
       this.link.write(CANCELED);
       this.#discard = Discard.toSync;
@@ -512,6 +544,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return true;
   }
 
+  /** `session_leak` is on, and its sessions are not its own. */
+  get #isWatched(): boolean {
+    return this.pool!.plan.sessionLeak !== 'allow' && this.replication === null;
+  }
+
   get #translates(): boolean {
     return this.pool!.plan.maxPreparedStatements > 0 && this.replication === null;
   }
@@ -525,6 +562,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     total: number,
     end: number,
   ): Action {
+    if (type === ClientMessage.Parse && this.#isWatched) {
+      const action = this.#judge(bytes, at, at + HEADER_BYTES, total, end);
+      if (action !== Action.forward) return action;
+    }
     const shape = this.#translates ? shapeOf(type, bytes, at, total, end) : Shape.untouched;
     switch (shape) {
       case Shape.untouched: {
@@ -535,7 +576,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case Shape.incomplete:
         return this.#walker.waitFor(end - at + 1);
       case Shape.broken:
-        return this.#broken(brokenText(type));
+        return this.#broken('failed to parse packet');
       default:
         break;
     }
@@ -552,6 +593,79 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       if (this.#isPrepared(bytes, at, at + total)) return Action.take;
     }
     return this.#hasServer() ? Action.take : Action.stop;
+  }
+
+  /**
+   * Looks for session leaks in a Query or Parse whose body begins at `body`: `forward` says that it
+   * may go on, `take` that it is refused.
+   */
+  #judge(bytes: Buffer, at: number, body: number, total: number, end: number): Action {
+    const known = Math.min(total, MAX_SCANNED_BYTES);
+    if (end - at < known) return this.#walker.waitFor(known);
+    const stop = at + known;
+    const nameEnd = bytes[at] === ClientMessage.Parse ? endOfString(bytes, body, stop) : body - 1;
+    // A broken message is told by whoever reads it.
+    if (nameEnd === -1) return Action.forward;
+    const textEnd = endOfString(bytes, nameEnd + 1, stop);
+    const { tracked } = this.#context;
+    const leaks = leaksIn(
+      bytes,
+      nameEnd + 1,
+      textEnd === -1 ? stop : textEnd,
+      this.tracked[tracked.standardConformingStrings] === 'off',
+      (name) => this.#isCarried(name),
+    );
+    if (leaks === 0) return Action.forward;
+    const isWarning = this.pool!.plan.sessionLeak === 'warn';
+    // What follows happens once only, so the message must not be asked about again. What is refused
+    // is to be had whole, and so is a Parse whose name is translated; all else is sent on as it comes.
+    const isQuery = bytes[at] === ClientMessage.Query;
+    const isStreamed = isWarning && (isQuery || bytes[body] === 0 || !this.#translates);
+    if (end - at < total && !isStreamed) {
+      return total > MAX_PARSE_BYTES ? this.#broken('failed to parse packet') : Action.wait;
+    }
+    if (!this.#hasServer()) return Action.stop;
+    this.#countLeaks(leaks);
+    if (isWarning) return Action.forward;
+    this.#refusedLeaks = leaks;
+    return Action.take;
+  }
+
+  /** The pooler applies the parameter to every server that the client gets. */
+  #isCarried(name: string): boolean {
+    const index = this.#context.tracked.indexOf(name);
+    // One that this server does not report is not known and so not applied.
+    return index !== -1 && this.pool!.welcomeTracked?.[index] !== null;
+  }
+
+  #countLeaks(leaks: number): void {
+    const { database, plan } = this.pool!;
+    const isRefused = plan.sessionLeak === 'reject';
+    LEAK_TEXTS.forEach((text, kind) => {
+      const bit = 1 << kind;
+      if ((leaks & bit) === 0) return;
+      database.sessionLeaks.counts[kind]!++;
+      if ((this.#loggedLeaks & bit) !== 0) return;
+      this.#loggedLeaks |= bit;
+      if (!isRefused) log.warning(this.prefixed(text));
+      else if (this.#context.index.settings.log_pooler_errors) {
+        log.warning(this.prefixed(`pooler error: ${text}`));
+      }
+    });
+  }
+
+  #refuseStatement(type: number): void {
+    const server = this.server!;
+    const refusal = 31 - Math.clz32(this.#refusedLeaks & -this.#refusedLeaks);
+    this.#refusedLeaks = 0;
+    const isQuery = type === ClientMessage.Query;
+    server.isReady = false;
+    server.requests.push(
+      isQuery ? RequestKind.query : RequestKind.parse,
+      RequestAction.refuse + refusal,
+    );
+    server.send(isQuery ? FAILING_QUERY : FAILING_PARSE);
+    if (!isQuery) this.#discard = Discard.toServersSync;
   }
 
   /** Asks for the translation of a Bind, which `onHead` carries out. */
@@ -600,11 +714,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       this.fatal(answer.text);
       return;
     }
-    server.isReady = false;
     const { requests } = server;
+    const { statement } = answer;
     const isParse = kind === RequestKind.parse;
-    const statement = isParse ? answer.statement : null;
     const name = isParse ? answer.name : null;
+    const isThere = answer.inject === null && (!isParse || answer.outcome === Outcome.fake);
+    if (isThere) server.keepGroup();
+    server.isReady = false;
     if (answer.outcome === Outcome.fake) {
       requests.push(kind, RequestAction.fake, statement, name);
       server.sendFakes();
@@ -692,18 +808,5 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #broken(text: string): Action {
     this.#refusal = text;
     return Action.rewrite;
-  }
-}
-
-function brokenText(type: number): string {
-  switch (type) {
-    case ClientMessage.Parse:
-      return 'broken Parse packet';
-    case ClientMessage.Bind:
-      return 'broken Bind packet';
-    case ClientMessage.Close:
-      return 'broken Close packet';
-    default:
-      return 'broken Describe packet';
   }
 }

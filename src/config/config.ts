@@ -40,6 +40,11 @@ export interface DatabaseEntry {
   readonly datestyle: string | null;
   readonly timezone: string | null;
   readonly application_name: string | null;
+  /**
+   * What becomes of statements that leave state in a session which other clients share (PREPARE, SET,
+   * LISTEN and the like, in transaction and statement mode): let through without a look, counted and
+   * logged, or refused with SQLSTATE 0A000. null: `allow`. SHOW SESSION_LEAKS has the counters.
+   */
   readonly session_leak: 'allow' | 'warn' | 'reject' | null;
 }
 

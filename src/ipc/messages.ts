@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import type { Config } from '../config/config.ts';
+import { controlFromWorker, controlToWorker, fleetStateSchema, stopModes } from './control.ts';
 
 /**
  * What the launcher and a worker say to each other over the worker's inherited channel (Node's
@@ -18,10 +19,6 @@ const listenerSchema = z.object({
   port: z.number().int(),
 });
 export type ListenerGrant = z.infer<typeof listenerSchema>;
-
-/** How a fleet ends: at once, when all clients have left, or when all servers are free. */
-const stopModes = ['now', 'wait_for_clients', 'wait_for_servers'] as const;
-export type StopMode = (typeof stopModes)[number];
 
 /** A client that one worker passes to another: its socket travels beside this message. */
 const handoffSchema = z.object({
@@ -89,7 +86,7 @@ const startSchema = z.object({
   runtimeDir: z.string(),
   /** Hex of a random secret that all workers share: salts of mock authentication. */
   fleetSecret: z.string(),
-  state: z.object({ isPaused: z.boolean() }),
+  state: fleetStateSchema,
   log: logSchema,
 });
 export type StartMessage = z.infer<typeof startSchema>;
@@ -107,8 +104,6 @@ export type ReloadAnswer = z.infer<typeof reloadAnswerSchema>;
 export const toWorkerSchema = z.discriminatedUnion('kind', [
   startSchema,
   z.object({ kind: z.literal('ping'), seq: z.number() }),
-  z.object({ kind: z.literal('pause') }),
-  z.object({ kind: z.literal('resume') }),
   /** The log file may have been renamed: open its path anew. */
   z.object({ kind: z.literal('reopen_log') }),
   reloadPrepareSchema,
@@ -123,6 +118,7 @@ export const toWorkerSchema = z.discriminatedUnion('kind', [
   }),
   z.object({ kind: z.literal('stop'), mode: z.enum(stopModes) }),
   handoffSchema,
+  ...controlToWorker,
 ]);
 export type ToWorker = z.infer<typeof toWorkerSchema>;
 
@@ -136,7 +132,14 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('failed'), text: z.string() }),
   /** `clients`: how many it has now, for the line that tells of its death. */
   z.object({ kind: z.literal('pong'), seq: z.number(), clients: z.number().int().optional() }),
-  /** After `stop`: what it waited for has happened and the process ends now. */
+  /** After `stop`: whether what it waits for is the case here. All workers end together. */
+  z.object({
+    kind: z.literal('stop_due'),
+    incarnation: z.number(),
+    mode: z.enum(stopModes),
+    isDue: z.boolean(),
+  }),
+  /** After `stop` with the mode `now`: the process ends. */
   z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
   /** A step of a reload is done; `refusal` says why not. An `abort` is not answered. */
   reloadAnswerSchema,
@@ -144,5 +147,6 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   /** A connection that `server_open` told of is gone. */
   z.object({ kind: z.literal('server_end'), id: z.number().int() }),
   handoffSchema,
+  ...controlFromWorker,
 ]);
 export type FromWorker = z.infer<typeof fromWorkerSchema>;

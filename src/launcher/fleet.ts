@@ -2,7 +2,8 @@ import { randomBytes } from 'node:crypto';
 import { rmSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import { ConfigError } from '../errors.ts';
-import type { Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
+import type { ControlMessage, FleetState, StopMode } from '../ipc/control.ts';
+import type { Handoff, StartMessage, ToWorker } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
@@ -41,6 +42,11 @@ export interface FleetOptions {
   readonly runtimeDir: string;
   readonly workerMain: string;
   readonly log: LogOutputs;
+  /** What a worker starts in. */
+  readonly state: () => FleetState;
+  readonly onControl: (worker: number, message: ControlMessage) => void;
+  /** A worker's process has ended, for whatever reason. */
+  readonly onWorkerGone: (worker: number) => void;
 }
 
 /** A worker's number and the process that has it now. */
@@ -56,12 +62,12 @@ interface Place {
 
 /** The worker processes: starts them, replaces those that die or hang, passes clients, ends them. */
 export class Fleet {
-  isPaused = false;
   readonly #options: FleetOptions;
   readonly #places: readonly Place[];
   readonly #nodeFlags = workerNodeFlags();
   readonly #secret = randomBytes(SECRET_BYTES).toString('hex');
   #phase: Phase = Phase.starting;
+  #stopMode: StopMode | null = null;
   /** The configuration in force, which new processes get. */
   #config: Config;
   /** The one before it, until a reload has ended: its limits hold as well. */
@@ -110,18 +116,17 @@ export class Fleet {
     return this.#phase === Phase.running;
   }
 
-  pause(): void {
-    this.isPaused = true;
-    for (const { process } of this.#places) process?.send({ kind: 'pause' });
+  /** Sends to every worker that has been told its start; returns their numbers. */
+  broadcast(message: ToWorker): number[] {
+    return this.#places.filter((place) => place.process?.send(message)).map(({ id }) => id);
   }
 
-  resume(): void {
-    this.isPaused = false;
-    for (const { process } of this.#places) process?.send({ kind: 'resume' });
+  sendTo(worker: number, message: ToWorker): void {
+    this.#places[worker]?.process?.send(message);
   }
 
   reopenLogs(): void {
-    for (const { process } of this.#places) process?.send({ kind: 'reopen_log' });
+    this.broadcast({ kind: 'reopen_log' });
   }
 
   /**
@@ -151,6 +156,7 @@ export class Fleet {
   /** Ends all workers and waits until none is left. May be called again with a faster mode. */
   async stop(mode: StopMode): Promise<void> {
     this.#phase = Math.max(this.#phase, Phase.stopping) as Phase;
+    this.#stopMode = mode;
     for (const place of this.#places) {
       if (place.restart !== null) clearTimeout(place.restart);
       place.restart = null;
@@ -162,6 +168,17 @@ export class Fleet {
     }
     this.#endIfEmpty();
     await this.#ended;
+  }
+
+  /**
+   * What the stop waits for is the case in every worker. Until then none ends: clients that are to be
+   * let be, the console among them, may be in a worker that has nothing to wait for itself.
+   */
+  #stopIfAllDue(): void {
+    const mode = this.#stopMode;
+    if (this.#phase !== Phase.stopping || mode === null || mode === 'now') return;
+    const isDue = this.#places.every(({ process }) => process === null || process.stopDue === mode);
+    if (isDue) void this.stop('now');
   }
 
   #spawn(place: Place): void {
@@ -181,7 +198,7 @@ export class Fleet {
       listeners: [...grants],
       runtimeDir,
       fleetSecret: this.#secret,
-      state: { isPaused: this.isPaused },
+      state: this.#options.state(),
       log: this.#log,
     });
     const stallTimeout = this.#config.fleet.worker_stall_timeout;
@@ -189,11 +206,13 @@ export class Fleet {
     const worker = new WorkerProcess(incarnation, spec, {
       onReady: () => this.#onReady(place, worker),
       onFailed: (text) => this.#onFailed(place, text),
+      onStopDue: () => this.#stopIfAllDue(),
       onStopped: () => this.#killLater(place, worker),
       onAwake: () => log.info(`worker ${place.id} responding again`),
       onHandoff: (handoff, handle) => {
         this.#passOn({ ...handoff, visited: [...handoff.visited, place.id] }, handle);
       },
+      onControl: (message) => this.#options.onControl(place.id, message),
       onReload: (answer) => this.#round?.onAnswer(worker, answer),
       onExit: (how) => this.#onExit(place, worker, how),
     });
@@ -233,7 +252,9 @@ export class Fleet {
       log.warning(`worker ${id} died: ${how} (pid ${worker.pid}, age=${worker.age}s${lost})`);
     }
     if (this.#phase === Phase.running) this.#scheduleRestart(place, worker);
+    this.#options.onWorkerGone(id);
     this.#endIfEmpty();
+    this.#stopIfAllDue();
   }
 
   #scheduleRestart(place: Place, worker: WorkerProcess): void {

@@ -1,9 +1,10 @@
 import type { Config } from '../config/config.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
 import { ConfigError } from '../errors.ts';
-import type { StopMode } from '../ipc/messages.ts';
+import type { StopMode } from '../ipc/control.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { PRODUCT, RUNTIME } from '../log/version.ts';
+import { Control } from './control.ts';
 import { Fleet } from './fleet.ts';
 import type { Listener } from './listener.ts';
 import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
@@ -43,6 +44,15 @@ export class Launcher {
   #reloader: Reloader | null = null;
   #stopMode: StopMode | null = null;
   #hasStarted = false;
+  /** Exit status of the program when the fleet has ended. */
+  exitStatus = 0;
+  readonly #control = new Control({
+    config: () => this.#reloader?.config ?? this.#options.config,
+    broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
+    sendTo: (worker, message) => this.#fleet?.sendTo(worker, message),
+    reload: () => this.reload(),
+    stop: (mode) => this.stop(mode),
+  });
   #onStarted: () => void = () => {};
   /** Settled when `start` is over, whatever came of it. */
   readonly #started = new Promise<void>((resolve) => {
@@ -63,8 +73,13 @@ export class Launcher {
     return this.#stopMode !== null;
   }
 
+  /** All of it is paused or suspended. */
   get isPaused(): boolean {
-    return this.#fleet?.isPaused ?? false;
+    return this.#control.state.mode !== 'active';
+  }
+
+  get isSuspended(): boolean {
+    return this.#control.state.mode === 'suspended';
   }
 
   /** Process ids of the workers by number; 0 for one that is down. */
@@ -94,12 +109,13 @@ export class Launcher {
   }
 
   /**
-   * Ends the fleet: at once, or when its clients have left or its servers are free. A second call
-   * ends it at once. During the start every mode ends it at once.
+   * Ends the fleet: at once, or when its clients have left or its servers are free. A later call may
+   * say otherwise. During the start every mode ends it at once.
    */
   stop(mode: StopMode): void {
     const isFirst = this.#stopMode === null;
-    this.#stopMode = isFirst && this.#hasStarted ? mode : 'now';
+    if (this.#stopMode !== 'now') this.#stopMode = this.#hasStarted ? mode : 'now';
+    this.#control.onStop(this.#stopMode);
     const stopped = this.#fleet?.stop(this.#stopMode);
     // The kernel would go on completing connects on a socket that nobody accepts from.
     for (const listener of this.#listeners) if (listener.kind === 'tcp') listener.close();
@@ -108,11 +124,16 @@ export class Launcher {
   }
 
   pause(): void {
-    this.#fleet?.pause();
+    this.#control.run({ name: 'pause', database: null });
   }
 
   resume(): void {
-    this.#fleet?.resume();
+    this.#control.run({ name: 'resume', database: null, isInUse: false });
+  }
+
+  /** A signal asks for a reload; it comes after the commands that are being carried out. */
+  requestReload(): void {
+    this.#control.run({ name: 'reload' });
   }
 
   /**
@@ -152,6 +173,9 @@ export class Launcher {
       runtimeDir: this.#runtimeDir,
       workerMain,
       log: outputs,
+      state: () => this.#control.state,
+      onControl: (worker, message) => this.#control.onMessage(worker, message),
+      onWorkerGone: (worker) => this.#control.onWorkerGone(worker),
     });
     const fleet = this.#fleet;
     this.#reloader = new Reloader({

@@ -1,14 +1,18 @@
-import type { StopMode } from '../ipc/messages.ts';
+import type { StopMode } from '../ipc/control.ts';
 import { log } from '../log/logger.ts';
 
 /** What signals act on: the launcher. */
 export interface SignalTarget {
+  /** Paused or suspended. */
   readonly isPaused: boolean;
+  readonly isSuspended: boolean;
   readonly isStopping: boolean;
+  /** Exit status of the program. */
+  exitStatus: number;
   stop(mode: StopMode): void;
   pause(): void;
   resume(): void;
-  reload(): Promise<unknown>;
+  requestReload(): void;
 }
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2'] as const;
@@ -32,7 +36,7 @@ export function onSignal(signal: FleetSignal, target: SignalTarget): void {
       break;
     case 'SIGHUP':
       log.info('got SIGHUP, re-reading config');
-      void target.reload();
+      target.requestReload();
       break;
     case 'SIGUSR1':
       if (target.isPaused) {
@@ -52,12 +56,21 @@ function onStop(signal: 'SIGTERM' | 'SIGINT', target: SignalTarget): void {
   if (target.isStopping) {
     log.info(`got ${signal} while shutting down, fast exit`);
     target.stop('now');
-  } else if (signal === 'SIGTERM') {
-    log.info('got SIGTERM, shutting down, waiting for all clients disconnect');
-    target.stop('wait_for_clients');
+    return;
+  }
+  const isTerm = signal === 'SIGTERM';
+  log.info(
+    isTerm
+      ? 'got SIGTERM, shutting down, waiting for all clients disconnect'
+      : 'got SIGINT, shutting down, waiting for all servers connections to be released',
+  );
+  if (target.isSuspended) {
+    // Neither would come about: nobody is heard any more.
+    log.fatal('suspend was in progress, going down immediately');
+    target.exitStatus = 1;
+    target.stop('now');
   } else {
-    log.info('got SIGINT, shutting down, waiting for all servers connections to be released');
-    target.stop('wait_for_servers');
+    target.stop(isTerm ? 'wait_for_clients' : 'wait_for_servers');
   }
 }
 
@@ -65,7 +78,7 @@ function onResume(target: SignalTarget): void {
   if (target.isStopping) {
     log.info('got SIGUSR2 while shutting down, ignoring');
   } else if (target.isPaused) {
-    log.info('got SIGUSR2, continuing from PAUSE');
+    log.info(`got SIGUSR2, continuing from ${target.isSuspended ? 'SUSPEND' : 'PAUSE'}`);
     target.resume();
   } else {
     log.info('got SIGUSR2, but not paused/suspended');

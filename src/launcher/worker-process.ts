@@ -1,4 +1,5 @@
 import { type ChildProcess, type SendHandle, spawn } from 'node:child_process';
+import type { ControlMessage, StopMode } from '../ipc/control.ts';
 import {
   type FromWorker,
   fromWorkerSchema,
@@ -34,9 +35,12 @@ export interface WorkerEvents {
   onFailed(text: string): void;
   /** What it waited for after `stop` has happened and it will end. */
   onStopped(): void;
+  /** `stopDue` may have changed. */
+  onStopDue(): void;
   /** It answers again after having been called silent. */
   onAwake(): void;
   onHandoff(handoff: Handoff, handle: RawHandle): void;
+  onControl(message: ControlMessage): void;
   onReload(answer: ReloadAnswer): void;
   /** Called once, after every message; `how` is `signal SIGKILL`, `exit code 1` or why it never ran. */
   onExit(how: string): void;
@@ -54,6 +58,8 @@ export class WorkerProcess {
   isReady = false;
   /** It was ended by `kill`. */
   isKilled = false;
+  /** What the stop of this mode waits for is the case in it. */
+  stopDue: StopMode | null = null;
   /** Clients at its last answer; undefined when it does not tell. */
   clients: number | undefined;
   /** Its connections to PostgreSQL, by their ids. */
@@ -104,12 +110,16 @@ export class WorkerProcess {
     return Math.floor((performance.now() - this.spawnedAt) / 1000);
   }
 
-  /** Sends a message. One sent before the `start` message is dropped: `start` tells the state. */
-  send(message: ToWorker): void {
-    if (!this.#hasStart || !this.#child.connected) return;
+  /**
+   * Sends a message. One sent before the `start` message is dropped, and false is returned: `start`
+   * tells the state.
+   */
+  send(message: ToWorker): boolean {
+    if (!this.#hasStart || !this.#child.connected) return false;
     this.#child.send(message, (error) => {
       if (error !== null) log.debug(`worker channel (pid ${this.pid}): ${osErrorText(error)}`);
     });
+    return true;
   }
 
   /** Sends a client's socket. `done(true)`: it is on its way, and this copy may be closed. */
@@ -170,6 +180,10 @@ export class WorkerProcess {
         this.clients = message.clients;
         if (this.pulse.beat()) this.#events.onAwake();
         break;
+      case 'stop_due':
+        this.stopDue = message.isDue ? message.mode : null;
+        this.#events.onStopDue();
+        break;
       case 'stopped':
         this.#events.onStopped();
         break;
@@ -186,6 +200,14 @@ export class WorkerProcess {
         // A client that left on the way arrives without its socket.
         if (handle !== undefined) this.#events.onHandoff(message, handle);
         break;
+      case 'control_ask':
+      case 'control_leave':
+      case 'control_done':
+      case 'consoles':
+        this.#events.onControl(message);
+        break;
+      default:
+        message satisfies never;
     }
   }
 

@@ -68,6 +68,8 @@ interface Host {
   /** Counts connections, each of which takes the next address. */
   uses: number;
   expiresAt: number;
+  /** Addresses of this answer that refused the last connection to them. */
+  readonly refusing: Set<string>;
   isAsking: boolean;
   readonly waiting: Callback[];
 }
@@ -116,6 +118,21 @@ export class DnsCache {
     this.#ask(host);
   };
 
+  /**
+   * No connection could be made to an address of a name. Returns whether another address is left to
+   * try: until the next answer this one is passed over, unless all of them refuse. PgBouncer takes the
+   * address again when its turn comes, so that `localhost` with a server on 127.0.0.1 alone fails
+   * every second time.
+   */
+  refused(name: string, address: string): boolean {
+    const host = this.#hosts.get(name);
+    if (host?.addresses.includes(address) !== true) return false;
+    host.refusing.add(address);
+    if (host.addresses.some((other) => !host.refusing.has(other))) return true;
+    host.refusing.clear();
+    return false;
+  }
+
   /** Another worker has learnt that the addresses of a name changed. */
   learn(name: string, addresses: readonly string[]): void {
     const host = this.#hosts.get(name);
@@ -135,7 +152,8 @@ export class DnsCache {
     if (host === undefined) {
       const expiresAt = Number.NEGATIVE_INFINITY;
       const state = { addresses: [], lastGood: [], uses: this.#options.first, expiresAt };
-      host = { name, zone: zoneOf(name), ...state, isAsking: false, waiting: [] };
+      const zone = zoneOf(name);
+      host = { name, zone, ...state, refusing: new Set(), isAsking: false, waiting: [] };
       this.#hosts.set(name, host);
     }
     return host;
@@ -185,6 +203,7 @@ export class DnsCache {
     const hasMoved = host.lastGood.some((address) => !addresses.includes(address));
     host.addresses = addresses;
     host.lastGood = addresses;
+    host.refusing.clear();
     host.expiresAt = clock.tick() + this.#options.times().maxTtlMs;
     return hasMoved;
   }
@@ -195,7 +214,9 @@ export class DnsCache {
       callback(new DnsError(), '', 4);
       return;
     }
-    const address = addresses[host.uses++ % addresses.length]!;
+    let address: string;
+    do address = addresses[host.uses++ % addresses.length]!;
+    while (host.refusing.has(address));
     callback(null, address, address.includes(':') ? 6 : 4);
   }
 

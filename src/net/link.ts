@@ -70,6 +70,8 @@ export class Link {
   #stashBytes = 0;
   #isHeld = false;
   #isPaused = false;
+  /** Nothing is read before `unsuspend`, whatever else is said meanwhile. */
+  #isSuspended = false;
   /** Nothing may be written any more: the socket has been told to end. */
   #isEnded = false;
   #isClosing = false;
@@ -188,7 +190,24 @@ export class Link {
   resume(): void {
     if (!this.#isPaused || this.#isClosed) return;
     this.#isPaused = false;
-    this.#socket.resume();
+    if (!this.#isSuspended) this.#socket.resume();
+  }
+
+  /** Stops reading from the peer, beside and above `pause`, until `unsuspend` (PgBouncer's SUSPEND). */
+  suspend(): void {
+    if (this.#isClosed || this.#isEnded) return;
+    this.#isSuspended = true;
+    this.#socket.pause();
+  }
+
+  unsuspend(): void {
+    if (!this.#isSuspended) return;
+    this.#isSuspended = false;
+    if (!this.#isPaused && !this.#isClosed) this.#socket.resume();
+  }
+
+  get isSuspended(): boolean {
+    return this.#isSuspended;
   }
 
   get isPaused(): boolean {
@@ -214,6 +233,7 @@ export class Link {
     this.#send();
     this.#isEnded = true;
     this.#socket.end();
+    this.unsuspend();
     this.resume();
   }
 
@@ -243,7 +263,7 @@ export class Link {
       isReading = false;
       endTurn();
     }
-    return !this.#isPaused;
+    return !this.#isPaused && !this.#isSuspended;
   }
 
   #take(bytes: Buffer, size: number): void {

@@ -1,6 +1,8 @@
 import { Budget } from '../budget/budget.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import type { Limit } from '../config/effective.ts';
+import { SessionLeaks } from '../metrics/session-leaks.ts';
+import { StalePlans } from '../metrics/stale-plans.ts';
 import { Traffic } from '../metrics/traffic.ts';
 import { clock } from '../util/clock.ts';
 
@@ -9,7 +11,10 @@ export class Database {
   readonly name: string;
   /** Its line of the configuration in force. */
   entry: DatabaseEntry;
-  readonly traffic = new Traffic();
+  /** Counted since its pools were made; KILL begins anew. */
+  traffic = new Traffic();
+  readonly sessionLeaks = new SessionLeaks();
+  readonly stalePlans = new StalePlans();
   /** The worker's share of `max_db_connections`. */
   readonly budget: Budget;
   /** Clients that passed the limits of the login, until they leave. */

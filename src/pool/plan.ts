@@ -43,6 +43,8 @@ export interface PoolPlan {
   readonly isRoundRobin: boolean;
   /** 0: named statements are passed through. */
   readonly maxPreparedStatements: number;
+  /** What becomes of statements that leave session state behind. */
+  readonly sessionLeak: 'allow' | 'warn' | 'reject';
 }
 
 /** The plan of the pool of `entry` and `user` for worker `worker` of `size`. */
@@ -78,6 +80,8 @@ export function planPool(
     checkQuery: effectiveCheckQuery(settings),
     isRoundRobin: settings.server_round_robin,
     maxPreparedStatements: mode === 'session' ? 0 : settings.max_prepared_statements,
+    // In session mode the session is the client's own.
+    sessionLeak: mode === 'session' ? 'allow' : (entry.session_leak ?? 'allow'),
   };
 }
 

@@ -7,7 +7,7 @@ import type { ReplicationRequest } from './replication.ts';
 export interface ServerSource {
   /** True when the client has a server now; false when it waits or has been refused. */
   acquire(client: PoolClient): boolean;
-  /** Puts the client in the queue and sees to it that a server comes. */
+  /** Puts the client in the queue and sees to it that a server comes; `since`: the wait began then. */
   enqueue(client: PoolClient, since?: number): void;
   /** The client is going: takes it out of the queue or off its server. */
   leave(client: PoolClient): void;

@@ -10,6 +10,7 @@ import {
 } from '../config/effective.ts';
 import { poolShares } from '../config/split.ts';
 import { log } from '../log/logger.ts';
+import { Traffic } from '../metrics/traffic.ts';
 import type { Credentials, Opener } from '../server/server-opener.ts';
 import { Database } from './database.ts';
 import { type PoolPlan, planPool, withSmallerSizes } from './plan.ts';
@@ -55,7 +56,7 @@ export class PoolSet {
     this.#credentialsOf = credentialsOf;
   }
 
-  get all(): Iterable<Pool> {
+  get all(): readonly Pool[] {
     return [...this.#pools.values(), ...this.#retired];
   }
 
@@ -143,9 +144,38 @@ export class PoolSet {
     for (const pool of this.all) pool.pause();
   }
 
+  /** Ends the pause of everything; databases with a pause of their own stay paused. */
   resume(): void {
     this.#isPaused = false;
-    for (const pool of this.all) pool.resume();
+    for (const pool of this.all) if (!pool.database.isPaused) pool.resume();
+  }
+
+  pauseDatabase(database: Database): void {
+    database.isPaused = true;
+    for (const pool of this.poolsOf(database)) pool.pause();
+  }
+
+  resumeDatabase(database: Database): void {
+    database.isPaused = false;
+    if (this.#isPaused) return;
+    for (const pool of this.poolsOf(database)) pool.resume();
+  }
+
+  /** Pools of a database, those too that serve nobody any more. */
+  poolsOf(database: Database): Pool[] {
+    return this.all.filter((pool) => pool.database === database);
+  }
+
+  /**
+   * Closes every connection of a database, linked ones with their clients, and forgets its pools with
+   * what was counted and learnt. Clients without a server are the caller's to close.
+   */
+  end(database: Database, reason: string): void {
+    for (const pool of this.poolsOf(database)) {
+      if (!this.#retired.has(pool)) this.#retire(pool, null);
+      pool.closeAll(reason);
+    }
+    database.traffic = new Traffic();
   }
 
   /** Server connections that hold a slot, in all pools. */
@@ -201,7 +231,7 @@ export class PoolSet {
   #change(database: Database, entry: DatabaseEntry, fate: Fate): void {
     const isOtherUser = database.entry.user !== entry.user;
     database.entry = entry;
-    for (const pool of this.#poolsOf(database)) {
+    for (const pool of this.#livePoolsOf(database)) {
       if (isOtherUser) {
         // Its clients may belong to different pools now, or all to one.
         this.#retire(pool, (client) => this.get(database, poolUserOf(entry, client.userName)));
@@ -215,7 +245,7 @@ export class PoolSet {
   /** Forgets a database with all of its pools. */
   #drop(database: Database): void {
     database.isGone = true;
-    for (const pool of this.#poolsOf(database)) this.#retire(pool, null);
+    for (const pool of this.#livePoolsOf(database)) this.#retire(pool, null);
     this.#databases.delete(database.name);
   }
 
@@ -225,17 +255,18 @@ export class PoolSet {
     pool.retire(successor);
   }
 
-  #poolsOf(database: Database): Pool[] {
+  #livePoolsOf(database: Database): Pool[] {
     return [...this.#pools.values()].filter((pool) => pool.database === database);
   }
 
-  /** A retired pool of that name that still holds connections. */
+  /** The last retired pool of that name that still holds connections. */
   #leftOf(database: string, user?: string): Pool | undefined {
+    let last: Pool | undefined;
     for (const pool of this.#retired) {
       if (pool.database.name !== database || (user !== undefined && pool.user !== user)) continue;
-      if (pool.total > 0) return pool;
+      if (pool.total > 0) last = pool;
     }
-    return undefined;
+    return last;
   }
 
   /** Recomputes plans and limits, lets go of what is above them and uses what they give. */
@@ -270,8 +301,8 @@ export class PoolSet {
     for (const pool of this.#retired) {
       if (pool.total > 0 || pool.clients > 0) continue;
       this.#retired.delete(pool);
-      for (const other of this.#pools.values()) {
-        if (other.predecessor === pool) other.predecessor = null;
+      for (const other of this.all) {
+        if (other.predecessor === pool) other.predecessor = pool.predecessor;
       }
     }
     for (const pool of this.#pools.values()) {
@@ -292,7 +323,7 @@ export class PoolSet {
     if (autoIdleMs === 0) return;
     for (const database of this.#databases.values()) {
       if (this.#index.hasDatabase(database.name) || database.isPaused) continue;
-      if (now - database.lastUsed <= autoIdleMs) continue;
+      if (database.isDisabled || now - database.lastUsed <= autoIdleMs) continue;
       logDropped(database.name);
       this.#drop(database);
     }
@@ -366,7 +397,8 @@ export class PoolSet {
       if (pool === asking || pool.oldestFreeSince === Number.POSITIVE_INFINITY) continue;
       if (victim === null || pool.oldestFreeSince < victim.oldestFreeSince) victim = pool;
     }
-    victim?.evictIdle();
+    const isDatabases = asking.database.budget === budget;
+    victim?.evictIdle(isDatabases ? 'max_db_connections' : 'max_user_connections');
   }
 
   /**
@@ -377,7 +409,7 @@ export class PoolSet {
     const isShared =
       Number.isFinite(gone.database.budget.max) || Number.isFinite(gone.userBudget.max);
     if (this.#retired.has(gone)) {
-      for (const pool of this.#pools.values()) if (pool.predecessor === gone) pool.serveQueue();
+      for (const pool of this.#pools.values()) if (pool.isAfter(gone)) pool.serveQueue();
     }
     if (!isShared) {
       gone.serveQueue();

@@ -1,5 +1,6 @@
 import type { Budget } from '../budget/budget.ts';
 import { log } from '../log/logger.ts';
+import type { StalePlans } from '../metrics/stale-plans.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
 import { onSettingsApplied, onUnreportedReset, settingStatements } from '../server/parameters.ts';
@@ -36,9 +37,11 @@ const MAX_CACHED_REASON_BYTES = 99;
 /**
  * How long the slot of a closed connection waits for the server's end of file: after a login that
  * came to nothing, after a session that was free, and after one that was running a statement, which
- * PostgreSQL brings to its end before it notices.
+ * PostgreSQL brings to its end before it notices. A walsender that streams on does not notice either:
+ * a reset ends it.
  */
 const LOGIN_GRACE_MS = 1000;
+const STREAM_GRACE_MS = 1000;
 const FREE_GRACE_MS = 10_000;
 const BUSY_GRACE_MS = 60_000;
 
@@ -63,6 +66,7 @@ export class Pool implements ServerOwner, ServerSource {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: Traffic;
+  readonly stalePlans: StalePlans;
   maxPacketBytes: number;
   logsConnections: boolean;
   logsDisconnections: boolean;
@@ -126,6 +130,7 @@ export class Pool implements ServerOwner, ServerSource {
     this.registry = options.registry;
     this.translator = options.translator;
     this.traffic = database.traffic;
+    this.stalePlans = database.stalePlans;
     this.maxPacketBytes = options.maxPacketBytes;
     this.logsConnections = options.logsConnections;
     this.logsDisconnections = options.logsDisconnections;
@@ -163,12 +168,29 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   get hasRoom(): boolean {
-    return this.total + (this.predecessor?.total ?? 0) < this.plan.size;
+    return this.total + this.#totalBefore < this.plan.size;
   }
 
-  /** Another connection would exceed a limit. */
-  get isFull(): boolean {
-    return !this.hasRoom || !this.database.budget.hasRoom || !this.#userBudget.hasRoom;
+  /** Connections of pools that were in this one's place before. */
+  get #totalBefore(): number {
+    let total = 0;
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) total += pool.total;
+    return total;
+  }
+
+  /** `other` has been in this pool's place, and what it still holds takes room here. */
+  isAfter(other: Pool): boolean {
+    for (let pool = this.predecessor; pool !== null; pool = pool.predecessor) {
+      if (pool === other) return true;
+    }
+    return false;
+  }
+
+  /** The setting whose limit another connection would exceed; null: none. */
+  get fullLimit(): string | null {
+    if (!this.hasRoom) return 'pool_size';
+    if (!this.database.budget.hasRoom) return 'max_db_connections';
+    return this.#userBudget.hasRoom ? null : 'max_user_connections';
   }
 
   /** Clients that wait for a server. */
@@ -196,6 +218,11 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   // Clients
+
+  /** What gives such a client its server. */
+  sourceFor(client: PoolClient): ServerSource {
+    return client.replication === null ? this : this.replication;
+  }
 
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
   acquire(client: PoolClient): boolean {
@@ -373,8 +400,8 @@ export class Pool implements ServerOwner, ServerSource {
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
 
-  onTooNew(server: ServerConnection): void {
-    server.info('server refuses protocol version 3.2, 3.0 is tried');
+  onRetry(server: ServerConnection, why: string): void {
+    server.info(why);
     // It is no failed login: the next attempt need not wait, and comes when this one's slot is free.
     this.#attemptAt = Number.NEGATIVE_INFINITY;
   }
@@ -460,7 +487,7 @@ export class Pool implements ServerOwner, ServerSource {
       return;
     }
     if (this.replication.claimsSlot) {
-      server.close('evicted');
+      server.close(`evicted for ${this.fullLimit}`);
       return;
     }
     const client = this.waiting.first;
@@ -574,7 +601,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { reserveSize, reserveTimeoutMs, size } = this.plan;
     if (reserveSize === 0 || reserveTimeoutMs === 0 || first === null) return false;
     if (clock.now - first.waitStart < reserveTimeoutMs) return false;
-    return this.total + (this.predecessor?.total ?? 0) < size + reserveSize;
+    return this.total + this.#totalBefore < size + reserveSize;
   }
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
@@ -595,10 +622,10 @@ export class Pool implements ServerOwner, ServerSource {
     server.close('server lifetime over');
   }
 
-  /** Closes the least recently used idle connection; false when there is none. */
-  evictIdle(): boolean {
+  /** Closes the least recently used idle connection for a full limit; false when there is none. */
+  evictIdle(limit: string): boolean {
     const server = this.#oldestFree();
-    server?.close('evicted');
+    server?.close(`evicted for ${limit}`);
     return server !== null;
   }
 
@@ -633,6 +660,19 @@ export class Pool implements ServerOwner, ServerSource {
     }
   }
 
+  /** Servers that somebody still uses, or that the pooler itself does. */
+  get isDrained(): boolean {
+    return this.linked.size === 0 && this.tested.size === 0 && this.held.size === 0;
+  }
+
+  /** A server is still to be replaced after `reconnect`. */
+  get hasCloseNeeded(): boolean {
+    for (const list of [this.opening, this.idle, this.linked, this.tested, this.used, this.held]) {
+      for (const server of list) if (server.isCloseNeeded) return true;
+    }
+    return false;
+  }
+
   /** Lets the servers go as they become free and refuses everybody who waits for one. */
   shutDown(): void {
     this.isShuttingDown = true;
@@ -663,7 +703,7 @@ export class Pool implements ServerOwner, ServerSource {
     }
     for (const server of this.opening) server.close('connect string changed');
     for (const list of [this.idle, this.used]) {
-      for (const server of list) server.close('close_needed');
+      for (const server of list) server.close('database configuration changed');
     }
     this.serveQueue();
   }
@@ -679,7 +719,9 @@ export class Pool implements ServerOwner, ServerSource {
     if (opener !== null) this.#opener = opener;
     if (this.plan.mode === 'session' && plan.mode !== 'session') {
       // What a session has left behind is cleared away in session mode only.
-      for (const server of this.linked) server.isCloseNeeded = true;
+      for (const server of this.linked) {
+        if (server.owner === this) server.isCloseNeeded = true;
+      }
     }
     this.plan = plan;
   }
@@ -704,16 +746,14 @@ export class Pool implements ServerOwner, ServerSource {
   /** Gives a client without a server to the pool where it belongs now, and returns that. */
   moveOn(client: PoolClient): Pool {
     const next = this.#successor!(client);
-    const isReplication = client.replication !== null;
-    const queue = isReplication ? this.replication.waiting : this.waiting;
-    const isWaiting = client.list === queue;
-    queue.remove(client);
+    const isWaiting = client.list !== null;
+    client.list?.remove(client);
     this.clients--;
     next.clients++;
     client.pool = next;
     if (!isWaiting) return next;
     if (!client.isWelcomed && next.welcome !== null) client.onPoolReady();
-    else (isReplication ? next.replication : next).enqueue(client, client.waitStart);
+    else next.sourceFor(client).enqueue(client, client.waitStart);
     return next;
   }
 
@@ -734,7 +774,7 @@ export class Pool implements ServerOwner, ServerSource {
     const { size, reserveSize } = this.plan;
     const slots = Math.min(size + reserveSize, this.database.budget.max, this.#userBudget.max);
     if (slots > 0 || this.connected + this.opening.size > 0) return;
-    for (const client of this.waiting) client.refuse('57P01', 'database configuration changed');
+    for (const client of this.#queued()) client.refuse('57P01', 'database configuration changed');
   }
 
   /** `server_fast_close`: a session's server that is to be replaced goes between two transactions. */
@@ -786,7 +826,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** A server without a client; one that is tested has taken its time over that. */
   #tickUnused(server: ServerConnection, now: number): void {
     const isTested = server.state === ServerState.tested;
-    if (server.isCloseNeeded) server.close('close_needed');
+    if (server.isCloseNeeded) server.close('database configuration changed');
     else if (!server.isReady && !isTested) {
       server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
     } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
@@ -799,6 +839,8 @@ export class Pool implements ServerOwner, ServerSource {
 
   #tickClosing(server: ServerConnection, now: number): void {
     const { hasLoggedIn } = server;
+    const isStreaming = server.owner !== this && server.lastActivity > server.closingSince;
+    if (isStreaming && now - server.closingSince > STREAM_GRACE_MS) return server.abandon();
     const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
     if (now - server.closingSince <= graceMs) return;
     if (hasLoggedIn) {

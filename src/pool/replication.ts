@@ -47,18 +47,12 @@ export class ReplicationServers implements ServerSource {
   acquire(client: PoolClient): boolean {
     const pool = this.#pool;
     if (pool.isRetired) return pool.moveOn(client).replication.acquire(client);
-    if (!this.#pool.refusesToQueue(client)) this.enqueue(client);
+    if (!pool.refusesToQueue(client)) this.enqueue(client);
     return false;
   }
 
   enqueue(client: PoolClient, since = clock.now): void {
     this.#pool.startWait(client, this.waiting, since);
-  }
-
-  /** Gives those for whom no connection is being made to the pool that takes this one's place. */
-  moveOn(): void {
-    const served = new Set([...this.#links].map(({ client }) => client));
-    for (const client of this.waiting) if (!served.has(client)) this.#pool.moveOn(client);
   }
 
   leave(client: PoolClient): void {
@@ -72,9 +66,19 @@ export class ReplicationServers implements ServerSource {
       return;
     }
     // A connection for it may be on its way that has not got to the startup packet.
-    for (const link of this.#links) {
-      if (link.client === client) link.server?.close('replication client disconnected');
+    this.#linkOf(client)?.server?.close('replication client disconnected');
+  }
+
+  /** The pool serves nobody any more: clients for whom no connection is on its way go where it says. */
+  moveOn(): void {
+    for (const client of this.waiting) {
+      if (this.#linkOf(client) === null) this.#pool.moveOn(client);
     }
+  }
+
+  #linkOf(client: PoolClient): ReplicationLink | null {
+    for (const link of this.#links) if (link.client === client) return link;
+    return null;
   }
 
   /** A client waits here, and has done so for longer than any of the pool's other clients. */
@@ -88,7 +92,7 @@ export class ReplicationServers implements ServerSource {
   /** The slot of the next connection that comes free is for a client that waits here. */
   get claimsSlot(): boolean {
     const pool = this.#pool;
-    return this.isFirst && pool.canAttempt && pool.isFull && !pool.isSlotComing;
+    return this.isFirst && pool.canAttempt && pool.fullLimit !== null && !pool.isSlotComing;
   }
 
   /** Opens a connection for the client that has waited longest, or sees to it that a slot comes. */
@@ -100,13 +104,14 @@ export class ReplicationServers implements ServerSource {
       const link = new ReplicationLink(pool, client, () => this.#links.delete(link));
       this.#links.add(link);
       link.server = pool.start(link);
-    } else if (!pool.isSlotComing && !pool.evictIdle()) {
+    } else if (!pool.isSlotComing && !pool.evictIdle(pool.fullLimit!)) {
       pool.hasSlotFor(client, true);
     }
   }
 
   /** What is not to be used any longer is closed at once: such a session would never come free. */
   tick(): void {
+    if (this.#pool.isRetired) this.moveOn();
     for (const { server } of this.#links) {
       if (server?.isCloseNeeded) server.close('database configuration changed');
     }
@@ -121,6 +126,7 @@ class ReplicationLink implements ServerOwner {
   readonly registry: ServerOwner['registry'];
   readonly translator: ServerOwner['translator'];
   readonly traffic: ServerOwner['traffic'];
+  readonly stalePlans: ServerOwner['stalePlans'];
   readonly maxPacketBytes: number;
   readonly forbidsTransactions = false;
   readonly logsConnections: boolean;
@@ -140,6 +146,7 @@ class ReplicationLink implements ServerOwner {
     this.registry = pool.registry;
     this.translator = pool.translator;
     this.traffic = pool.traffic;
+    this.stalePlans = pool.stalePlans;
     this.maxPacketBytes = pool.maxPacketBytes;
     this.logsConnections = pool.logsConnections;
     this.logsDisconnections = pool.logsDisconnections;
@@ -186,11 +193,11 @@ class ReplicationLink implements ServerOwner {
     }
   }
 
-  /** The client waits on, for a connection that asks for an older version. */
-  onTooNew(server: ServerConnection): void {
+  /** The client waits on, for the next attempt. */
+  onRetry(server: ServerConnection, why: string): void {
     this.client.server = null;
     server.client = null;
-    this.#pool.onTooNew(server);
+    this.#pool.onRetry(server, why);
   }
 
   onReady(server: ServerConnection): void {

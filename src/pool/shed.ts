@@ -23,7 +23,8 @@ export function shedServers(pool: Pool, count: number, reason: string): void {
   }
   const busy: ServerConnection[] = [...pool.held, ...pool.tested, ...pool.linked];
   for (const server of busy) {
-    if (server.isCloseNeeded) continue;
+    // One that is for replication ends with its client, and is not cut off for a limit's sake.
+    if (server.isCloseNeeded || server.owner !== pool) continue;
     if (left-- <= 0) return;
     server.isCloseNeeded = true;
   }

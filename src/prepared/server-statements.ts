@@ -23,6 +23,7 @@ export type Presence = (typeof Presence)[keyof typeof Presence];
  *   after the answer                        present, or forgotten because it failed
  *
  * The same goes for its absence after the Close of an eviction.
+ * A statement of an older revision is unsure too.
  * An unsure statement is closed and parsed anew, which is right either way: closing a statement that
  * does not exist is no error. `clear` when the connection ends.
  */
@@ -46,6 +47,14 @@ export class ServerStatements {
   /** From the least to the most recently used. */
   *[Symbol.iterator](): Generator<PreparedStatement> {
     for (const entry of this.#byUse) yield entry.statement;
+  }
+
+  /** The statement that goes by `serverName` here, if it is thought to be there. */
+  named(serverName: string): PreparedStatement | undefined {
+    for (const statement of this.#entries.keys()) {
+      if (statement.serverName === serverName) return statement;
+    }
+    return undefined;
   }
 
   /** Whether it is there for what is sent now; its place in the order stays. */
@@ -80,6 +89,7 @@ export class ServerStatements {
       this.#entries.set(statement, entry);
     }
     entry.segment = this.#progress.syncsSent;
+    entry.revision = statement.revision;
     entry.isUnsure = false;
     this.#byUse.append(entry);
   }
@@ -148,7 +158,8 @@ export class ServerStatements {
   }
 
   #presenceOf(entry: Entry): Presence {
-    return entry.isUnsure || !this.#isCertain(entry.segment) ? Presence.unsure : Presence.present;
+    const isDoubtful = entry.isUnsure || entry.revision !== entry.statement.revision;
+    return isDoubtful || !this.#isCertain(entry.segment) ? Presence.unsure : Presence.present;
   }
 
   /** Whether what is sent now runs only if what was sent in `segment` ran. */
@@ -161,6 +172,8 @@ class Entry implements Listed<Entry> {
   readonly statement: PreparedStatement;
   /** Segment that its Parse was sent in. */
   segment = -1;
+  /** Of the statement, when that Parse was sent. */
+  revision = -1;
   isUnsure = false;
   listPrev: Entry | null = null;
   listNext: Entry | null = null;

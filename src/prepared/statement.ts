@@ -14,6 +14,11 @@ export class PreparedStatement {
    * (latin1). It is the only copy: a string serves as a key and is written out as fast as a Buffer.
    */
   readonly key: string;
+  /**
+   * Goes up when a server says that the result has changed since it was prepared there: what was
+   * prepared under an older revision is not to be relied on, on any server.
+   */
+  revision = 0;
   /** How many clients and servers know it; only the registry writes this. */
   refs = 0;
 

@@ -1,6 +1,6 @@
 import { constants } from 'node:buffer';
 import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
-import { endOfShortString } from '../wire/decode.ts';
+import { endOfShortString, endOfString } from '../wire/decode.ts';
 import type { ClientStatements } from './client-statements.ts';
 import {
   closeMessage,
@@ -52,6 +52,14 @@ export interface Translation {
   readonly restStart: number;
 }
 
+/** Requests of the pooler's own and their bytes. */
+interface Renewal {
+  readonly requests: readonly Injection[];
+  readonly bytes: Buffer;
+}
+
+/** PgBouncer's words for a message whose name it cannot find; what else is wrong with one is `broken`. */
+const UNREADABLE = 'failed to parse packet';
 const NOTHING = Buffer.alloc(0);
 const NO_INJECTIONS: readonly Injection[] = [];
 
@@ -95,7 +103,8 @@ export class StatementTranslator {
   ): Translation {
     const nameEnd = parseNameEnd(bytes, at, end);
     if (nameEnd === -1 || end - nameEnd > constants.MAX_STRING_LENGTH) {
-      return this.#refuse('broken Parse packet');
+      const hasName = endOfString(bytes, at + HEADER_BYTES, end) !== -1;
+      return this.#refuse(hasName ? 'broken Parse packet' : UNREADABLE);
     }
     const name = bytes.toString('latin1', at + HEADER_BYTES, nameEnd);
     if (client.has(name)) return this.#refuse('prepared statement name is already in use');
@@ -126,7 +135,7 @@ export class StatementTranslator {
     const portalEnd = endOfShortString(bytes, at + HEADER_BYTES, end);
     const nameStart = portalEnd + 1;
     const nameEnd = portalEnd === -1 ? -1 : endOfShortString(bytes, nameStart, end);
-    if (nameEnd === -1) return this.#refuse('broken Bind packet');
+    if (nameEnd === -1) return this.#refuse(UNREADABLE);
     const name = bytes.toString('latin1', nameStart, nameEnd);
     const statement = client.get(name);
     if (statement === undefined) return this.#refuse('prepared statement did not exist');
@@ -149,7 +158,7 @@ export class StatementTranslator {
     end: number,
   ): Translation {
     const nameEnd = describeNameEnd(bytes, at, end);
-    if (nameEnd === -1) return this.#refuse('broken Describe packet');
+    if (nameEnd === -1) return this.#refuseNamed('broken Describe packet', bytes, at, end);
     const name = bytes.toString('latin1', at + HEADER_BYTES + 1, nameEnd);
     const statement = client.get(name);
     if (statement === undefined) return this.#refuse('prepared statement did not exist');
@@ -166,11 +175,25 @@ export class StatementTranslator {
   /** A whole Close in `bytes[at..end)`. It needs no server: the statement stays on those that have it. */
   onClose(client: ClientStatements, bytes: Buffer, at: number, end: number): Translation {
     const nameEnd = describeNameEnd(bytes, at, end);
-    if (nameEnd === -1) return this.#refuse('broken Close packet');
+    if (nameEnd === -1) return this.#refuseNamed('broken Close packet', bytes, at, end);
     const name = bytes.toString('latin1', at + HEADER_BYTES + 1, nameEnd);
     const answer = this.#about(client.delete(name), name);
     answer.outcome = Outcome.fake;
     return answer;
+  }
+
+  /**
+   * What is to be sent so that each of `statements`, which the server has, is prepared anew there:
+   * pairs of Close and Parse, of which the client hears nothing.
+   */
+  prepareAnew(statements: Iterable<PreparedStatement>, server: ServerStatements): Renewal {
+    const requests: Injection[] = [];
+    for (const statement of statements) {
+      requests.push({ type: ClientMessage.Close, statement });
+      requests.push({ type: ClientMessage.Parse, statement });
+      server.add(statement);
+    }
+    return { requests, bytes: Buffer.concat(requests.map(injectedMessage)) };
   }
 
   /**
@@ -218,13 +241,7 @@ export class StatementTranslator {
     }
     if (injected.length === 0) return;
     this.#answer.injected = injected;
-    this.#answer.inject = Buffer.concat(
-      injected.map((one) =>
-        one.type === ClientMessage.Parse
-          ? parseMessage(one.statement)
-          : closeMessage(one.statement),
-      ),
-    );
+    this.#answer.inject = Buffer.concat(injected.map(injectedMessage));
   }
 
   #room(size: number): Buffer {
@@ -245,10 +262,20 @@ export class StatementTranslator {
     return answer;
   }
 
+  /** A Describe or Close that does not end with its name. */
+  #refuseNamed(text: string, bytes: Buffer, at: number, end: number): Translation {
+    const hasName = endOfString(bytes, at + HEADER_BYTES + 1, end) !== -1;
+    return this.#refuse(hasName ? text : UNREADABLE);
+  }
+
   #refuse(text: string): Translation {
     const answer = this.#about(null, '');
     answer.outcome = Outcome.refused;
     answer.text = text;
     return answer;
   }
+}
+
+function injectedMessage({ type, statement }: Injection): Buffer {
+  return type === ClientMessage.Parse ? parseMessage(statement) : closeMessage(statement);
 }

@@ -54,6 +54,7 @@ export class TrackedNames {
   readonly names: readonly string[];
   readonly applicationName: number;
   readonly clientEncoding: number;
+  readonly standardConformingStrings: number;
   /** By index: a client has the value that it was told, whatever later servers begin with. */
   readonly isKept: readonly boolean[];
   readonly isNameList: readonly boolean[];
@@ -72,6 +73,7 @@ export class TrackedNames {
     this.names = names;
     this.applicationName = this.indexOf('application_name');
     this.clientEncoding = this.indexOf('client_encoding');
+    this.standardConformingStrings = this.indexOf('standard_conforming_strings');
     // IntervalStyle says how intervals are written, and was on PgBouncer's list before the others.
     const kept = new Set([...TOLD, 'IntervalStyle', ...extra].map((name) => name.toLowerCase()));
     this.isKept = names.map((name) => kept.has(name.toLowerCase()));

@@ -42,12 +42,23 @@ const { query, functionCall, sync, parse, bind, describe, execute, close, copyDo
   RequestKind;
 const { barrier } = RequestKind;
 
-/** Whose request it is: the client's, the pooler's own, or the client's but kept from the server. */
-export const RequestAction = { forward: 0, swallow: 1, fake: 2 } as const;
+/**
+ * Whose request it is: the client's, the pooler's own, or the client's but kept from the server.
+ * `refuse` and what is above it: the pooler has sent something that fails, and the client is told
+ * refusal number `action - refuse` in place of the server's error.
+ */
+export const RequestAction = { forward: 0, swallow: 1, fake: 2, refuse: 3 } as const;
 export type RequestAction = (typeof RequestAction)[keyof typeof RequestAction];
 
 export const ReplyAction = { forward: 0, swallow: 1 } as const;
 export type ReplyAction = (typeof ReplyAction)[keyof typeof ReplyAction];
+
+/** A request that is sent although the client is not to hear of it. */
+export interface Repeated {
+  readonly kind: RequestKind;
+  /** What a Parse makes or a Close ends. */
+  readonly statement: PreparedStatement | null;
+}
 
 const NONE: readonly FailedStatement[] = [];
 const FIRST_CAPACITY = 16;
@@ -120,18 +131,68 @@ export class RequestsInFlight {
     this.#mayOweMore = false;
   }
 
+  /** What the oldest request uses when it is a Bind or Describe of a named statement, else null. */
+  get usedNext(): PreparedStatement | null {
+    if (this.#size === 0) return null;
+    const kind = this.#kinds[this.#head];
+    return kind === bind || kind === describe ? this.#statements[this.#head]! : null;
+  }
+
+  /** Number of the refusal that the oldest request is to be told; below 0: none. */
+  get refusalNext(): number {
+    return this.#size === 0 ? -1 : this.#actions[this.#head]! - RequestAction.refuse;
+  }
+
+  /** The latest request is a Sync that is not answered yet. */
+  get endsInSync(): boolean {
+    return this.#size > 0 && this.#kindAt(this.#size - 1) === sync;
+  }
+
+  /**
+   * How many answers the server owes when all that is left is one group of the extended protocol with
+   * its Sync at the end, so that nothing has been sent behind it; else -1.
+   */
+  get groupLeft(): number {
+    let left = 0;
+    for (let i = 0; i < this.#size; i++) {
+      const kind = this.#kindAt(i);
+      if (kind === sync) return i + 1 === this.#size ? left + 1 : -1;
+      if (this.#actions[(this.#head + i) & this.#mask] !== RequestAction.fake) left++;
+    }
+    return -1;
+  }
+
+  /**
+   * The group that is left (see `groupLeft`) has failed, its ReadyForQuery has come, and it is sent
+   * once more, behind `before`. From here on it counts as a group of its own.
+   */
+  runAgain(before: readonly Repeated[]): void {
+    this.#syncsAnswered++;
+    this.#syncsSent++;
+    for (const { kind, statement } of before.toReversed()) {
+      if (this.#size > this.#mask) this.#grow();
+      this.#head = (this.#head + this.#mask) & this.#mask;
+      this.#kinds[this.#head] = kind;
+      this.#actions[this.#head] = RequestAction.swallow;
+      this.#statements[this.#head] = statement;
+      this.#names[this.#head] = null;
+      this.#size++;
+    }
+  }
+
   /** `nextFake` would give a reply now. */
   get hasFakeDue(): boolean {
     return this.#size > 0 && !this.#hasFailed && this.#actions[this.#head] === RequestAction.fake;
   }
 
   /**
-   * Appends a request. `statement` is what a Parse makes or a Close ends; `name` is the client's name
-   * for it. With `fake` see `nextFake`: it may be due at once.
+   * Appends a request. `statement` is what a Parse makes, a Close ends, or a Bind or Describe uses;
+   * `name` is the client's name for what a Parse makes or a Close ends. With `fake` see `nextFake`: it
+   * may be due at once. `action` is one of `RequestAction`, or above `refuse`.
    */
   push(
     kind: RequestKind,
-    action: RequestAction,
+    action: number,
     statement: PreparedStatement | null = null,
     name: string | null = null,
   ): void {
@@ -352,9 +413,10 @@ export class RequestsInFlight {
 
   #noteFailed(place: number): void {
     const statement = this.#statements[place];
-    if (!statement) return;
+    const kind = this.#kinds[place]!;
+    if (!statement || (kind !== parse && kind !== close)) return;
     this.#failed.push({
-      kind: this.#kinds[place]!,
+      kind,
       statement,
       name: this.#names[place]!,
       isFake: this.#actions[place] === RequestAction.fake,

@@ -2,10 +2,12 @@ import { randomBytes } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
 import { log } from '../log/logger.ts';
+import type { StalePlans } from '../metrics/stale-plans.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import { DnsError } from '../net/dns-cache.ts';
 import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { ClientStatements } from '../prepared/client-statements.ts';
+import { KeptGroup, type Rerun } from '../prepared/kept-group.ts';
 import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
@@ -85,7 +87,12 @@ const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
 const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
+/** An ErrorResponse up to this size is looked at; those that the pooler knows are far smaller. */
+const MAX_REPORT_BYTES = 16_384;
+/** SQLSTATE of what the pooler sends to make the server fail in place of a refused statement. */
+const SYNTAX_ERROR = '42601';
 const BROKEN_PARAMETER = 'broken ParameterStatus packet';
+const OLDER_VERSION = 'server refuses protocol version 3.2, 3.0 is tried';
 const NO_NAMES: ReadonlySet<number> = new Set();
 const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
 /** Longest reason that PgBouncer shows, in the log and in the client's error. */
@@ -97,6 +104,7 @@ export interface ServerOwner {
   readonly registry: StatementRegistry;
   readonly translator: StatementTranslator;
   readonly traffic: Traffic;
+  readonly stalePlans: StalePlans;
   readonly maxPacketBytes: number;
   /** Statement mode: a ReadyForQuery inside a transaction block ends server and client. */
   readonly forbidsTransactions: boolean;
@@ -108,8 +116,8 @@ export interface ServerOwner {
   onLoginBegin(server: ServerConnection): readonly (readonly [string, string])[];
   onLogin(server: ServerConnection): void;
   onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void;
-  /** The server does not know the version of the protocol: the next attempt asks for an older one. */
-  onTooNew(server: ServerConnection): void;
+  /** This attempt came to nothing, but another one has what it takes: `why` says what. */
+  onRetry(server: ServerConnection, why: string): void;
   /** ReadyForQuery with nothing outstanding while a client is linked. */
   onReady(server: ServerConnection): void;
   /** What was read together with the ReadyForQuery of a client that gave it back was no harm. */
@@ -130,11 +138,15 @@ export interface LinkedClient {
   readonly ptr: string;
   /** The first bytes of a message of it have been sent on, and the rest has not come. */
   readonly isMidMessage: boolean;
+  /** It has asked for a description at some time, by which it may read rows that come without one. */
+  readonly hasDescribed: boolean;
   /**
    * The server is lost; `text` is the FATAL for the client, which can be told nothing when a message
    * to it was cut off: its bytes would be taken for the rest of that message.
    */
   onServerLost(text: string, isMidReply: boolean): void;
+  /** The server has failed at what stood for a statement that the client was refused. */
+  onRefused(refusal: number): void;
 }
 
 export class ServerConnection
@@ -155,6 +167,8 @@ export class ServerConnection
   readonly connectedAt = clock.now;
   readonly requests = new RequestsInFlight();
   readonly statements: ServerStatements;
+  /** What the client has sent since its last Sync, when it may have to be sent again. */
+  readonly group = new KeptGroup();
   state: ServerState = login;
   client: LinkedClient | null = null;
   /** BackendKeyData of the server, with which its queries are cancelled. */
@@ -169,6 +183,8 @@ export class ServerConnection
    * parameter that answers none: such words between requests are most likely a backend's last.
    */
   isReady = false;
+  /** Its host has an address that has not refused a connection. */
+  hasOtherAddress = false;
   /** To be closed as soon as it is free. */
   isCloseNeeded = false;
   /** Cancel requests on their way to this server. */
@@ -190,6 +206,8 @@ export class ServerConnection
   #barrierName: Buffer | null = null;
   /** Why the message at hand ends the connection. */
   #fault = '';
+  /** The group at hand has failed and is run again when its ReadyForQuery has come. */
+  #rerun: Rerun | null = null;
   /** Bytes that were read together with the last ReadyForQuery have not been looked at yet. */
   hasUnread = false;
   /** Its client gave it back while `hasUnread`. */
@@ -236,6 +254,11 @@ export class ServerConnection
     this.label = label;
   }
 
+  /** The socket has been connected. */
+  get isConnected(): boolean {
+    return this.#isConnected;
+  }
+
   get hasLoggedIn(): boolean {
     return this.#login === null;
   }
@@ -267,6 +290,11 @@ export class ServerConnection
     return this.#walker.isForwarding;
   }
 
+  /** Nothing that was read of it waits, and no message of it is half through. */
+  get isAtBoundary(): boolean {
+    return this.link.stashBytes === 0 && !this.#walker.isMidMessage;
+  }
+
   /** The socket is connected. */
   onConnected(): void {
     this.#isConnected = true;
@@ -293,7 +321,19 @@ export class ServerConnection
 
   /** Copies client bytes to the server. */
   send(bytes: Uint8Array, start = 0, end = bytes.length): void {
+    if (this.group.isKept) this.group.add(bytes, start, end);
     this.link.write(bytes, start, end);
+  }
+
+  /**
+   * A message is about to be sent that uses a named statement as it is on this server. If a group
+   * begins with it, and outside a transaction, the group is kept.
+   */
+  keepGroup(): void {
+    const { requests } = this;
+    const isFirst =
+      requests.size === 0 ? this.isReady && !this.isInTransaction : requests.endsInSync;
+    if (isFirst) this.group.begin(requests.syncsSent);
   }
 
   /**
@@ -444,7 +484,9 @@ export class ServerConnection
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
     this.#logClosing(reason);
     if (wasLogin) {
-      if (this.#login?.onClosed() === true) this.owner.onTooNew(this);
+      if (this.#login?.onClosed() === true) this.owner.onRetry(this, OLDER_VERSION);
+      else if (this.hasOtherAddress)
+        this.owner.onRetry(this, 'the next address of its host is tried');
       else this.owner.onLoginFailed(this, reason, null);
     }
     this.#end();
@@ -463,7 +505,6 @@ export class ServerConnection
       case ServerMessage.CopyDone:
       case ServerMessage.CopyFail:
       case ServerMessage.CopyOutResponse:
-      case ServerMessage.ParameterDescription:
       case ServerMessage.FunctionCallResponse:
       case ServerMessage.NotificationResponse:
         return Action.forward;
@@ -473,6 +514,7 @@ export class ServerConnection
       case ServerMessage.ReadyForQuery:
         if (end - at < Math.min(total, 6)) return this.#walker.waitFor(Math.min(total, 6));
         if (total !== 6) return this.#unknown(type);
+        if (this.#rerun !== null) return Action.take;
         this.hasUnread = end - at > total;
         this.transactionStatus = bytes[at + 5]!;
         if (this.isInTransaction && this.owner.forbidsTransactions) {
@@ -505,7 +547,9 @@ export class ServerConnection
         return this.#reply(type);
       case ServerMessage.ErrorResponse:
         this.isReady = false;
-        return this.#reply(type);
+        return this.#onError(bytes, at, total, end);
+      case ServerMessage.ParameterDescription:
+        return this.#onParameterTypes(bytes, at, total, end);
       case ServerMessage.CopyInResponse:
       case ServerMessage.CopyBothResponse:
       case ServerMessage.ParseComplete:
@@ -536,9 +580,90 @@ export class ServerConnection
       this.#onLoginMessage(Buffer.from(bytes.subarray(start, end)));
     } else if (this.#onOwnQueryDone !== null) {
       this.#onOwnMessage(type, bytes, start, end);
+    } else if (type === ServerMessage.ErrorResponse) {
+      this.client?.onRefused(this.requests.refusalNext);
+    } else if (type === ServerMessage.ReadyForQuery) {
+      this.#runAgain();
     } else {
       this.sendFakes();
     }
+  }
+
+  /** An error of two that the client may be spared, or any other. */
+  #onError(bytes: Buffer, at: number, total: number, end: number): Action {
+    const { usedNext, refusalNext } = this.requests;
+    if ((usedNext === null && refusalNext < 0) || total > MAX_REPORT_BYTES) {
+      return this.#reply(ServerMessage.ErrorResponse);
+    }
+    if (end - at < total) return Action.wait;
+    const report = decodeReport(bytes, at + HEADER_BYTES, at + total);
+    if (refusalNext >= 0) {
+      const action = this.#reply(ServerMessage.ErrorResponse);
+      return report.get('C') === SYNTAX_ERROR ? Action.take : action;
+    }
+    if (usedNext !== null && isStalePlan(report)) {
+      usedNext.revision++;
+      this.#rerun = this.#findRerun();
+      this.#noteStalePlan(usedNext.serverName);
+      if (this.#rerun !== null) {
+        // What it sends now would overtake the group.
+        this.client!.link.hold();
+        return Action.skip;
+      }
+    }
+    return this.#reply(ServerMessage.ErrorResponse);
+  }
+
+  #noteStalePlan(name: string): void {
+    const isHidden = this.#rerun !== null;
+    const { stalePlans } = this.owner;
+    stalePlans.refused++;
+    if (isHidden) stalePlans.hidden++;
+    const outcome = isHidden ? 'it is prepared anew and run again' : 'the error is passed on';
+    this.info(`the result of ${name} has changed since it was prepared: ${outcome}`);
+  }
+
+  /**
+   * The first half of the answer to Describe of a statement, with which PostgreSQL begins even if the
+   * other half is an error. The client must not have it when the statement will be prepared anew,
+   * for the parameters may have other types then.
+   */
+  #onParameterTypes(bytes: Buffer, at: number, total: number, end: number): Action {
+    if (!this.group.isKept || this.requests.usedNext === null) return Action.forward;
+    const next = at + total;
+    if (end - next < HEADER_BYTES) return this.#walker.waitFor(total + HEADER_BYTES);
+    if (bytes[next] !== ServerMessage.ErrorResponse) return Action.forward;
+    const errorTotal = 1 + bytes.readInt32BE(next + 1);
+    if (errorTotal > MAX_REPORT_BYTES || errorTotal < HEADER_BYTES) return Action.forward;
+    if (end - next < errorTotal) return this.#walker.waitFor(total + errorTotal);
+    const isStale = isStalePlan(decodeReport(bytes, next + HEADER_BYTES, next + errorTotal));
+    return isStale && this.#findRerun() !== null ? Action.skip : Action.forward;
+  }
+
+  /** How the group at hand, which has failed at its oldest request, can be run again unseen. */
+  #findRerun(): Rerun | null {
+    const { group, requests, client } = this;
+    if (!group.isKept || group.segment !== requests.syncsAnswered) return null;
+    if (this.isInTransaction || client === null || client.isMidMessage) return null;
+    const left = requests.groupLeft;
+    return left === -1 ? null : group.rerun(left, client.hasDescribed);
+  }
+
+  /** The server is ready after the failed group: it gets the group again, behind new Parses. */
+  #runAgain(): void {
+    const { bytes, answered, statements: names } = this.#rerun!;
+    this.#rerun = null;
+    this.group.stop();
+    const stale = [...names].flatMap((name) => this.statements.named(name) ?? []);
+    const renewal = this.owner.translator.prepareAnew(stale, this.statements);
+    this.requests.runAgain([
+      ...renewal.requests.map(({ type, statement }) => ({ kind: type, statement })),
+      ...answered.map((kind) => ({ kind, statement: null })),
+    ]);
+    this.owner.traffic.serverParses += stale.length;
+    this.send(renewal.bytes);
+    this.send(bytes);
+    this.client!.link.replay();
   }
 
   /** One message that a query of the pooler's own brought. */
@@ -582,6 +707,7 @@ export class ServerConnection
       this.owner.translator.undo(failed, names, this.statements);
     }
     this.sendFakes();
+    if (this.requests.size === 0) this.group.stop();
     this.owner.onReady(this);
     return true;
   }
@@ -681,7 +807,7 @@ export class ServerConnection
     if (step.kind === 'send') {
       this.link.write(step.message);
     } else if (step.kind === 'too_new') {
-      this.owner.onTooNew(this);
+      this.owner.onRetry(this, OLDER_VERSION);
       this.close(step.reason);
     } else if (step.kind === 'failed') {
       this.#failLogin(step.reason, step.refusal);
@@ -728,6 +854,18 @@ export class ServerConnection
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
     this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
   }
+}
+
+/**
+ * "cached plan must not change result type": a table has changed under a prepared statement. The
+ * text is in the server's language, the name of the routine that raises it is not.
+ */
+function isStalePlan(report: ReadonlyMap<string, string>): boolean {
+  if (report.get('C') !== '0A000') return false;
+  return (
+    report.get('R') === 'RevalidateCachedQuery' ||
+    report.get('M') === 'cached plan must not change result type'
+  );
 }
 
 function whyNotConnected(error: Error | null): string {

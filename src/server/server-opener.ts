@@ -14,12 +14,19 @@ import { SpokenVersions } from './spoken-versions.ts';
 import { TlsHandshake } from './tls-handshake.ts';
 
 /** What all server connections of a worker share. */
+/** Finds the addresses of hosts that are names; `DnsCache`. */
+interface HostAddresses {
+  readonly lookup: LookupFunction;
+  /** Told of an address that could not be reached; true when the name has another one to try. */
+  refused(name: string, address: string): boolean;
+}
+
 export interface OpenerOptions {
   readonly unixSocketDir: string;
   readonly sockets: SocketOptions;
   readonly tls: ServerTls;
   /** Finds the address of a host that is a name. */
-  readonly lookup: LookupFunction;
+  readonly hosts: HostAddresses;
 }
 
 /** How a pool's connections log in. */
@@ -93,7 +100,7 @@ export class ServerOpener {
       return server;
     }
 
-    const { tls, sockets, lookup } = this.#options;
+    const { tls, sockets, hosts } = this.#options;
     const onConnect = (): void => {
       server.onConnected();
       if (isUnix || !tls.isAsked) {
@@ -108,9 +115,17 @@ export class ServerOpener {
         });
       });
     };
-    const link = connectLink(place, server, sockets, onConnect, lookup);
-    link.socket.once('lookup', (error, found) => {
-      if (error === null) server.onAddress(found, labelAt(found));
+    const link = connectLink(place, server, sockets, onConnect, hosts.lookup);
+    let found: string | null = null;
+    link.socket.once('lookup', (error, ip) => {
+      if (error !== null) return;
+      found = ip;
+      server.onAddress(ip, labelAt(ip));
+    });
+    link.socket.once('error', () => {
+      // Not once it is connected: what such a connection dies of says nothing about its address.
+      if (found === null || isUnix || server.isConnected) return;
+      server.hasOtherAddress = hosts.refused(place.host, found);
     });
     server.attach(link);
     return server;

@@ -72,39 +72,35 @@ export class MessageWriter {
 
 const writer = new MessageWriter();
 
-/** ErrorResponse or NoticeResponse with the fields S, C and M only, as PgBouncer sends them. */
-function report(type: number, severity: string, sqlstate: string, text: string): Buffer {
-  return writer
-    .begin(type)
-    .byte(0x53)
-    .cstring(severity)
-    .byte(0x43)
-    .cstring(sqlstate)
-    .byte(0x4d)
-    .cstring(text)
-    .byte(0)
-    .end();
+/**
+ * ErrorResponse or NoticeResponse with the fields S, C and M only, as PgBouncer sends them; `detail`
+ * adds the field D.
+ */
+function report(
+  type: number,
+  severity: string,
+  sqlstate: string,
+  text: string,
+  detail?: string,
+): Buffer {
+  writer.begin(type).byte(0x53).cstring(severity).byte(0x43).cstring(sqlstate);
+  writer.byte(0x4d).cstring(text);
+  if (detail !== undefined) writer.byte(0x44).cstring(detail);
+  return writer.byte(0).end();
 }
 
-export function errorResponse(severity: 'ERROR' | 'FATAL', sqlstate: string, text: string): Buffer {
-  return report(ServerMessage.ErrorResponse, severity, sqlstate, text);
+export function errorResponse(
+  severity: 'ERROR' | 'FATAL',
+  sqlstate: string,
+  text: string,
+  detail?: string,
+): Buffer {
+  return report(ServerMessage.ErrorResponse, severity, sqlstate, text, detail);
 }
 
 /** NOTICE with SQLSTATE 00000. `detail` adds the field D. */
 export function noticeResponse(text: string, detail?: string): Buffer {
-  if (detail === undefined) return report(ServerMessage.NoticeResponse, 'NOTICE', '00000', text);
-  return writer
-    .begin(ServerMessage.NoticeResponse)
-    .byte(0x53)
-    .cstring('NOTICE')
-    .byte(0x43)
-    .cstring('00000')
-    .byte(0x4d)
-    .cstring(text)
-    .byte(0x44)
-    .cstring(detail)
-    .byte(0)
-    .end();
+  return report(ServerMessage.NoticeResponse, 'NOTICE', '00000', text, detail);
 }
 
 export const AUTHENTICATION_OK = writer

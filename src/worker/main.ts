@@ -33,7 +33,7 @@ async function start(message: unknown): Promise<void> {
   incarnation = parsed.incarnation;
   try {
     log.configure(parsed.log);
-    worker = new Worker(parsed, { send: (message) => void send(message), sendHandoff });
+    worker = new Worker(parsed, { send, sendHandoff });
     reload = new WorkerReload(worker, incarnation, (answer) => void send(answer));
     await worker.run();
     send({ kind: 'ready', incarnation });
@@ -55,11 +55,14 @@ function onMessage(raw: unknown, handle: unknown): void {
     case 'ping':
       send({ kind: 'pong', seq: message.seq, clients: worker?.clients ?? 0 });
       break;
-    case 'pause':
-      worker?.pause();
+    case 'control':
+      worker?.control(message.seq, message.action);
       break;
-    case 'resume':
-      worker?.resume();
+    case 'control_forget':
+      worker?.forgetControl(message.seq);
+      break;
+    case 'control_answer':
+      worker?.port.onAnswer(message.id, message.outcome);
       break;
     case 'reopen_log':
       log.reopen();
@@ -85,6 +88,7 @@ function onMessage(raw: unknown, handle: unknown): void {
 }
 
 process.on('message', onMessage);
+process.on('disconnect', () => worker?.onLauncherGone());
 // Node would open its inspector.
 process.on('SIGUSR1', () => {});
 process.on('uncaughtException', (error) => {

@@ -30,6 +30,7 @@ export interface LiveRooms {
   readonly users: () => Iterable<string>;
   readonly admission: () => Admission;
   readonly index: ConfigIndex;
+  readonly isSuspended: () => boolean;
 }
 
 /** What the console shows of this worker, read off the live rooms when asked for. */
@@ -65,7 +66,8 @@ export class LiveSnapshots implements SnapshotSource {
     const { worker, sessions, pools, canceller, dns, users, admission, index } = this.#rooms;
     const all = [...pools.all].sort(byName);
     const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
-    snapshot.state = pools.isPaused ? 'paused' : 'active';
+    if (this.#rooms.isSuspended()) snapshot.state = 'suspended';
+    else if (pools.isPaused) snapshot.state = 'paused';
     snapshot.statsWindowUs = Math.round((clock.tick() - this.#olderAt) * 1000);
     if (parts.includes('clients')) {
       const shown = [...sessions].filter((session) => session.state >= ClientState.newcomer);
@@ -78,7 +80,7 @@ export class LiveSnapshots implements SnapshotSource {
         name: database.name,
         current_connections: pools.connectionsOf(database.name),
         current_client_connections: admission().ofDatabase(database.name),
-        paused: database.isPaused || pools.isPaused,
+        paused: database.isPaused,
         disabled: database.isDisabled,
       }));
     }
@@ -96,6 +98,14 @@ export class LiveSnapshots implements SnapshotSource {
         database: name,
         current: countersOf(traffic),
         older: this.#older.get(traffic) ?? zeroCounters(),
+      }));
+    }
+    if (parts.includes('sessions')) {
+      snapshot.sessions = [...pools.databases].map(({ name, sessionLeaks, stalePlans }) => ({
+        database: name,
+        leaks: [...sessionLeaks.counts],
+        stalePlans: stalePlans.refused,
+        stalePlansHidden: stalePlans.hidden,
       }));
     }
     if (parts.includes('lists')) {

@@ -22,7 +22,9 @@ import {
 import type { Settings } from '../config/schema.ts';
 import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
-import type { FromWorker, Handoff, StartMessage, StopMode } from '../ipc/messages.ts';
+import type { ControlAction, StopMode } from '../ipc/control.ts';
+import type { FromWorker, Handoff, StartMessage } from '../ipc/messages.ts';
+import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
 import {
@@ -41,7 +43,9 @@ import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
 import { startIds } from '../util/ids.ts';
+import { WorkerControl } from './control.ts';
 import { HostNames } from './host-names.ts';
+import { LauncherPort } from './launcher-port.ts';
 import { Listeners } from './listeners.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
@@ -55,13 +59,17 @@ const TICK_MS = 333;
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
-  send(message: FromWorker): void;
+  /** Returns false when there is none. */
+  send(message: FromWorker): boolean;
   /** Hands a client over; `onFailed` is called when it could not be sent. */
   sendHandoff(message: Handoff, handle: object, onFailed: () => void): boolean;
 }
 
 export class Worker {
   readonly sessions = new Set<ClientSession>();
+  /** How the launcher is asked for control of the fleet. */
+  readonly port: LauncherPort;
+  readonly #control: WorkerControl;
   readonly #start: StartMessage;
   readonly #channel: LauncherChannel;
   #built: BuiltConfig;
@@ -82,12 +90,15 @@ export class Worker {
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
   #stopMode: StopMode | null = null;
+  /** What the launcher was told of it last; null: nothing yet. */
+  #isStopDue: boolean | null = null;
   #onStopped: (() => void) | null = null;
 
   /** @throws Error when a file of the configuration cannot be used (TLS) */
   constructor(start: StartMessage, channel: LauncherChannel) {
     this.#start = start;
     this.#channel = channel;
+    this.port = new LauncherPort((message) => channel.send(message));
     this.#built = buildConfig(start.config, null);
     const { settings } = this.#index;
     const previous = start.previous === null ? null : new ConfigIndex(start.previous);
@@ -103,12 +114,12 @@ export class Worker {
       pools: () => this.#pools.all,
       tell: (news) => this.#mesh.requestAll(news),
     });
-    const { lookup } = this.#hostNames.cache;
+    const hosts = this.#hostNames.cache;
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
-      lookup,
+      hosts,
     };
     this.#poolOptions = {
       tracked,
@@ -154,8 +165,9 @@ export class Worker {
       },
       peer: (id) => this.#cancelPeer(id),
       connect: (place, handler, onConnect) =>
-        connectLink(place, handler, this.#sockets, onConnect, lookup),
+        connectLink(place, handler, this.#sockets, onConnect, hosts.lookup),
       timeouts: () => cancelTimeouts(this.#index.settings),
+      onConsoleCancel: () => this.#resumeForConsole(),
     });
     this.#snapshots = new LiveSnapshots({
       worker,
@@ -168,11 +180,19 @@ export class Worker {
       get index() {
         return indexNow();
       },
+      isSuspended: () => this.#control.suspension.isOn,
     });
     const console = new ConsoleFactory({
       source: this.#snapshots,
       config: () => this.#index.config,
       mesh: this.#mesh,
+      control: this.port,
+    });
+    this.#control = new WorkerControl({
+      worker,
+      index: () => this.#index,
+      pools: this.#pools,
+      sessions: this.sessions,
     });
     this.#context = {
       ...clientConfig(this.#index),
@@ -214,18 +234,23 @@ export class Worker {
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */
   async run(): Promise<void> {
     await this.#mesh.listen();
-    if (this.#start.state.isPaused) this.#pools.pause();
+    this.#control.restore(this.#start.state);
     this.#pools.prepare();
     this.#timer = setInterval(() => inTurn(() => this.#tick()), TICK_MS);
     await this.#listeners.listen();
   }
 
-  pause(): void {
-    inTurn(() => this.#pools.pause());
+  /** Does what the launcher has all workers do, and tells how far it has come. */
+  control(seq: number, action: ControlAction): void {
+    const { incarnation } = this.#start;
+    this.#control.run(seq, action, (stage, isFound) => {
+      this.#channel.send({ kind: 'control_done', incarnation, seq, stage, isFound });
+    });
   }
 
-  resume(): void {
-    inTurn(() => this.#pools.resume());
+  /** Nobody waits for that command any more. */
+  forgetControl(seq: number): void {
+    this.#control.forget(seq);
   }
 
   /**
@@ -288,24 +313,42 @@ export class Worker {
   stop(mode: StopMode, onStopped: () => void): void {
     this.#stopMode = mode;
     this.#onStopped = onStopped;
+    this.#isStopDue = null;
     inTurn(() => {
       this.#context.isShuttingDown = true;
       this.#listeners.closeTcp();
-      if (mode === 'wait_for_servers') this.#pools.shutDown();
+      if (mode === 'wait_for_servers') {
+        this.#control.suspension.end();
+        this.#pools.shutDown();
+      }
     });
     this.#checkStopped();
   }
 
+  /** Nobody leads the fleet any more. */
+  onLauncherGone(): void {
+    this.port.onLauncherGone();
+    this.#isStopDue = null;
+    this.#checkStopped();
+  }
+
+  /** Tells the launcher whether the stop may come, or ends at once when there is none. */
   #checkStopped(): void {
     const { clients } = this;
-    const isOver =
-      this.#stopMode === 'now' ||
-      (this.#stopMode === 'wait_for_clients' && clients === 0) ||
-      (this.#stopMode === 'wait_for_servers' && this.#pools.connections === 0);
-    if (!isOver || this.#onStopped === null) return;
+    const mode = this.#stopMode;
+    if (mode === null || this.#onStopped === null) return;
+    if (mode !== 'now') {
+      const isDue = mode === 'wait_for_clients' ? clients === 0 : this.#pools.connections === 0;
+      if (isDue === this.#isStopDue) return;
+      this.#isStopDue = isDue;
+      const { incarnation } = this.#start;
+      const isHeard = this.#channel.send({ kind: 'stop_due', incarnation, mode, isDue });
+      if (isHeard || !isDue) return;
+    }
     const onStopped = this.#onStopped;
     this.#onStopped = null;
     if (this.#timer !== null) clearInterval(this.#timer);
+    this.#control.close();
     this.#listeners.close();
     void this.#mesh.close().finally(onStopped);
   }
@@ -321,12 +364,21 @@ export class Worker {
     this.sessions.add(session);
     this.#context.admission.total++;
     session.attach(makeLink(session), this.#index.settings.listen_port);
+    this.#control.suspension.admit(session);
     return session;
   }
 
   #onSessionEnd(session: ClientSession): void {
     if (this.sessions.delete(session)) this.#context.admission.total--;
     if (this.#stopMode === 'wait_for_clients') this.#checkStopped();
+  }
+
+  /** A console's cancel key ends a pause or suspension of everything, and is never refused aloud. */
+  #resumeForConsole(): void {
+    const resume = { name: 'resume', database: null, isInUse: false } as const;
+    this.port.ask(resume, new AbortController().signal).catch((error: Error) => {
+      log.debug(`cancel request for console client: ${error.message}`);
+    });
   }
 
   #placesFor(database: string, user: string): readonly number[] {
@@ -386,10 +438,17 @@ export class Worker {
 
   #tick(): void {
     const { now } = clock;
-    this.#pools.tick(now);
     this.#canceller.tick(now);
     this.#snapshots.tick(now);
     this.#hostNames.cache.tick(now);
+    // Nobody is to be blamed for a silence that the pooler has imposed.
+    if (this.#control.suspension.isOn) this.#control.suspension.advance();
+    else this.#tickPools(now);
+    if (this.#stopMode !== null) this.#checkStopped();
+  }
+
+  #tickPools(now: number): void {
+    this.#pools.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
       if (session.state < ClientState.ready) {
@@ -406,7 +465,6 @@ export class Worker {
         }
       }
     }
-    if (this.#stopMode !== null) this.#checkStopped();
   }
 }
 

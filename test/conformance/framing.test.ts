@@ -173,6 +173,17 @@ rules('a message', oneServer, [
       }
     },
   },
+  {
+    name: 'of CopyDone that is longer than its header ends the session',
+    check: async (pooler, t) => {
+      const client = await login(t, pooler);
+      client.send(query(COPY_IN));
+      await client.until('G');
+      client.send(message('c', ['more']));
+      assert.equal(await linesUntilClose(client), fatal('failed to parse packet'));
+    },
+    differs: { because: 'PgBouncer lets the server say so' },
+  },
   ...[0, 1, 2, 3, -1, -2_147_483_648].map(
     (length): RuleCase => ({
       name: `of length ${length} ends the session, its header told in hex`,

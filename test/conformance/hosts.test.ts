@@ -116,6 +116,35 @@ rule(
 );
 
 rule(
+  'when an address of a name refuses, the next one is tried at once',
+  () => at({ named: 'db.test' }, { server_login_retry: 30, query_wait_timeout: 10 }),
+  async (pooler) => {
+    dns.forget();
+    dns.set('db.test', '127.0.0.8', '127.0.0.9', '127.0.0.2');
+    const clients = await inTransactions(pooler, 'named', 4);
+    assert.deepEqual(new Set(await addressesOf(clients)), new Set(['127.0.0.2']));
+    await endAll(...clients);
+  },
+  {
+    ...NAMES,
+    differs: {
+      because: 'it waits for server_login_retry first, and again whenever that one’s turn comes',
+      check: async (pooler) => {
+        dns.forget();
+        dns.set('db.test', '127.0.0.8', '127.0.0.9', '127.0.0.2');
+        const client = await knock(pooler, 'named');
+        await until('it has failed', () => pooler.log().includes('connect failed'));
+        const [pool] = (await pooler.console('SHOW POOLS')).filter(
+          ({ database }) => database === 'named',
+        );
+        assert.equal(Number(pool?.['cl_waiting']), 1);
+        client.destroy();
+      },
+    },
+  },
+);
+
+rule(
   'an old answer is looked up anew when the next connection needs it, and not before',
   () => at({ named: 'db.test' }, { dns_max_ttl: 0 }),
   async (pooler) => {
@@ -220,6 +249,28 @@ rule(
       },
     },
   },
+);
+
+rule(
+  'a free one at an old address is closed before it is used',
+  () => at({ named: 'db.test', other: 'db.test' }, { dns_max_ttl: 0 }),
+  async (pooler) => {
+    dns.forget();
+    dns.set('db.test', '127.0.0.1');
+    const client = await login(pooler, 'named');
+    assert.deepEqual(await addressesOf([client]), ['127.0.0.1']);
+    const others: WireClient[] = [];
+    // A regular look at what is free may come first.
+    await until('one is closed as it is picked', async () => {
+      const address = `127.0.0.${2 + (others.length % 2)}`;
+      dns.set('db.test', address);
+      others.push(...(await inTransactions(pooler, 'other', 1)));
+      assert.deepEqual(await addressesOf([client]), [address]);
+      return pooler.log().includes('closing because: obsolete connection');
+    });
+    await endAll(client, ...others);
+  },
+  NAMES,
 );
 
 rule(

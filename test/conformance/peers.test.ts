@@ -15,6 +15,7 @@ import { startPgfleet } from '../support/pgfleet.ts';
 import type { PoolerOptions, TestPooler } from '../support/pooler.ts';
 import { freePort } from '../support/ports.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
+import { line, reload } from '../support/reload.ts';
 import { isAtLeast, type RuleOptions, rule } from '../support/rule.ts';
 import { requirePackage } from '../support/skip.ts';
 import { until } from '../support/until.ts';
@@ -114,7 +115,8 @@ rule(
     peer.cancels.length = 0;
     for (const hops of [3, 2, 1]) await cancel(pooler, keyOf(OTHER, hops));
     await cancel(pooler, keyOf(OTHER, 0));
-    await until('it is logged', () => pooler.log().includes('its TTL was exhausted'));
+    const text = 'failed to forward cancel request because its TTL was exhausted';
+    await until('it is logged', () => pooler.log().includes(`closing because: ${text}`));
     assert.deepEqual(
       peer.cancels.map((key) => key.toString('hex')),
       [2, 1, 0].map((hops) => keyOf(OTHER, hops).toString('hex')),
@@ -239,6 +241,24 @@ rule(
   async (pooler) => {
     await cancel(pooler, keyOf(OTHER, 3));
     const text = 'closing because: cancel_wait_timeout';
+    await until('it is logged', () => pooler.log().includes(text));
+  },
+  { since: SINCE },
+);
+
+rule(
+  'a request for a peer that a reload takes out of the list is closed',
+  () => options('host=127.0.0.1 port=1', { cancel_wait_timeout: 0 }),
+  async (pooler) => {
+    const requester = await WireClient.connect(pooler);
+    requester.send(cancelRequest(keyOf(OTHER, 3)));
+    await until('it waits', async () => {
+      const pools = await pooler.console('SHOW PEER_POOLS');
+      return pools.some((pool) => Number(pool['cl_waiting_cancel_req']) === 1);
+    });
+    await reload(pooler, line('peers', String(OTHER), null));
+    assert.deepEqual(await requester.untilClose(), []);
+    const text = 'closing because: peer removed';
     await until('it is logged', () => pooler.log().includes(text));
   },
   { since: SINCE },

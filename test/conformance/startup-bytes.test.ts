@@ -239,7 +239,7 @@ const options = (): RuleOptions => ({
   logs: [/ unknown pkt from client: /],
 });
 
-rules('headers', options, HEADERS.map(ruleOf));
+rules('headers', () => ({ ...options(), logs: [/unknown pkt from client/] }), HEADERS.map(ruleOf));
 rules('requests for encryption', options, ENCRYPTION.map(ruleOf));
 rules('versions of the protocol', options, VERSIONS.map(ruleOf));
 

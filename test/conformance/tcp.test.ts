@@ -7,6 +7,7 @@ import { startPgfleet } from '../support/pgfleet.ts';
 import type { Section, TestPooler } from '../support/pooler.ts';
 import { rule } from '../support/rule.ts';
 import { textAnswer } from '../support/server-messages.ts';
+import { type TcpPorts, tcpRow } from '../support/tcp-rows.ts';
 import { until } from '../support/until.ts';
 import { lines, login } from './support.ts';
 
@@ -19,27 +20,11 @@ before(async () => {
   });
 });
 
-/** Kinds of a socket's pending timer in /proc/net/tcp, and its unit (USER_HZ). */
-const NO_TIMER = 0;
-const KEEPALIVE = 2;
-const TICKS_PER_SECOND = 100;
-
-/**
- * Seconds until the kernel probes the peer of the socket with these ports, as /proc/net/tcp tells
- * (proc(5)); null when it does not mean to, NaN while another timer stands in the way.
- */
-function secondsToProbe(ports: { local?: number; remote: number }): number | null {
-  for (const row of readFileSync('/proc/net/tcp', 'utf8').split('\n').slice(1)) {
-    const [, local = '', remote = '', state, , timer = ''] = row.trim().split(/\s+/);
-    const portOf = (address: string): number => Number.parseInt(address.split(':')[1] ?? '', 16);
-    const isLocal = ports.local === undefined || portOf(local) === ports.local;
-    if (!isLocal || portOf(remote) !== ports.remote || state !== '01') continue;
-    const [kind = '', when = ''] = timer.split(':');
-    if (Number.parseInt(kind, 16) === NO_TIMER) return null;
-    const isProbe = Number.parseInt(kind, 16) === KEEPALIVE;
-    return isProbe ? Number.parseInt(when, 16) / TICKS_PER_SECOND : Number.NaN;
-  }
-  throw new Error('there is no such socket');
+/** Seconds until the kernel probes the peer; null: never, NaN: another timer stands in the way. */
+function secondsToProbe(ports: TcpPorts): number | null {
+  const { timer, seconds } = tcpRow(ports);
+  if (timer === 0) return null;
+  return timer === 2 ? seconds : Number.NaN;
 }
 
 const keepalive = (

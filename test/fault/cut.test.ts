@@ -25,9 +25,10 @@ import {
 import { type PgfleetOptions, startPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { hasPostgres15 } from '../support/postgres-files.ts';
+import { Random } from '../support/random.ts';
 import { requirePackage } from '../support/skip.ts';
 import { type Address, WireClient } from '../support/wire-client.ts';
-import { inLanes, isLong, line, Random } from './support.ts';
+import { inLanes, isLong, line } from './support.ts';
 
 /** Bytes that are sent in one write, or the type of a message to wait for. */
 type Step = Buffer | string;

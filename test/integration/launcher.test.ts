@@ -473,7 +473,7 @@ test('pause and resume reach the workers, also one that is started while paused'
   process.kill(fleet.workerPids()[0]!, 'SIGKILL');
   await fleet.waitFor(/ LOG worker 0 restarted /);
   const client = connect(t, { host: '127.0.0.1', port: fleet.port });
-  assert.equal(await client.ask('state'), '{"isPaused":true}');
+  assert.equal(await client.ask('state'), '{"mode":"paused","paused":[],"disabled":[]}');
   fleet.child.kill('SIGUSR1');
   await fleet.waitFor(/ LOG got SIGUSR1, but already paused\/suspended$/);
   fleet.child.kill('SIGUSR2');

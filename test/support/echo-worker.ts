@@ -1,10 +1,10 @@
 import net from 'node:net';
+import type { StopMode } from '../../src/ipc/control.ts';
 import type {
   FromWorker,
   Handoff,
   ReloadStep,
   StartMessage,
-  StopMode,
   ToWorker,
 } from '../../src/ipc/messages.ts';
 
@@ -72,6 +72,13 @@ function serve(socket: net.Socket): void {
   socket.resume();
 }
 
+function apply(seq: number): void {
+  const { incarnation } = start;
+  for (const stage of ['applied', 'settled'] as const) {
+    tell({ kind: 'control_done', incarnation, seq, stage, isFound: true });
+  }
+}
+
 function stop(how: StopMode): void {
   if (mode === 'deaf') return;
   isEnding = true;
@@ -99,6 +106,7 @@ process.on('message', (message: ToWorker, handle: unknown) => {
   if (message.kind === 'start') void begin(message);
   else if (message.kind === 'ping') tell({ kind: 'pong', seq: message.seq, clients: clients.size });
   else if (message.kind === 'reopen_log') reopened++;
+  else if (message.kind === 'control') apply(message.seq);
   else if (message.kind === 'reload_prepare') answer('prepare', message.version);
   else if (message.kind === 'reload_step') onReloadStep(message.step, message.version);
   else if (message.kind === 'stop') stop(message.mode);

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { TestContext } from 'node:test';
+import { asServer } from './account.ts';
 import { waitForEnd } from './processes.ts';
 
 /** How a program ended and what it said. */
@@ -15,6 +16,8 @@ export interface ProgramOptions {
   /** All that it reads from its standard input. */
   readonly input?: string;
   readonly env?: Readonly<Record<string, string>>;
+  /** Run as the account that servers run as, so that these can use the files it makes. */
+  readonly asServer?: boolean;
   readonly deadlineMs?: number;
   /** Called once it has been started. */
   readonly started?: (child: ChildProcess) => void;
@@ -26,7 +29,8 @@ export async function runProgram(
   args: readonly string[],
   options: ProgramOptions = {},
 ): Promise<Ended> {
-  const child = spawn(program, args, { env: { ...process.env, ...options.env } });
+  const account = options.asServer === true ? { ...asServer, cwd: '/' } : {};
+  const child = spawn(program, args, { ...account, env: { ...process.env, ...options.env } });
   const output: Record<'stdout' | 'stderr', string> = { stdout: '', stderr: '' };
   for (const name of ['stdout', 'stderr'] as const) {
     child[name].setEncoding('utf8').on('data', (text: string) => {

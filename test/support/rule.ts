@@ -18,6 +18,8 @@ export interface RuleOptions extends PoolerOptions {
 export interface RuleNotes {
   /** First version of PgBouncer that has this behaviour; an older one is not asked. */
   readonly since?: string;
+  /** First version that has this behaviour no more; it and later ones are not asked. */
+  readonly before?: string;
   /**
    * PgBouncer behaves otherwise and why ours is better: a listed improvement. Its own behaviour is
    * checked by `check`, if there is one, else it is not asked.
@@ -45,10 +47,11 @@ export function rule(
     t.after(() => fleet.stop());
     await check(fleet, t);
   });
-  const { since, differs } = notes;
+  const { since, before, differs } = notes;
   const otherCheck = differs === undefined ? check : differs.check;
   if (otherCheck === undefined) return;
   if (since !== undefined && hasPgbouncer() && !isAtLeast(pgbouncerVersion(), since)) return;
+  if (before !== undefined && hasPgbouncer() && isAtLeast(pgbouncerVersion(), before)) return;
   test(`PgBouncer: ${name}${differs === undefined ? '' : `, but ${differs.because}`}`, async (t) => {
     if (!requirePackage(t, 'pgbouncer', hasPgbouncer())) return;
     const { size: _size, fleet: _fleet, logs: _logs, ...common } = await options(t);

@@ -47,14 +47,22 @@ const CONTRACT: Record<string, string> = {
   PEERS: 'peer_id:i host:t port:i pool_size:i',
 };
 
+/** The columns of topics that PgBouncer has not. */
+const OWN_CONTRACT: Record<string, string> = {
+  SESSION_LEAKS:
+    'database:t session_leak:t prepare:n listen:n advisory_lock:n temp_table:n set:n role:n ' +
+    'hold_cursor:n load:n',
+  STALE_PLANS: 'database:t refused:n hidden:n',
+};
+
 const TYPES: Record<string, string> = { '25/-1': 't', '23/4': 'i', '20/8': 'q', '1700/-1': 'n' };
 
 function describe(columns: readonly { name: string; oid: number; bytes: number }[]): string {
   return columns.map(({ name, oid, bytes }) => `${name}:${TYPES[`${oid}/${bytes}`]}`).join(' ');
 }
 
-for (const [topic, expected] of Object.entries(CONTRACT)) {
-  test(`SHOW ${topic} has PgBouncer's columns, in order and type`, async () => {
+for (const [topic, expected] of Object.entries({ ...CONTRACT, ...OWN_CONTRACT })) {
+  test(`SHOW ${topic} has its columns, in order and type`, async () => {
     const table = await ask(fleet([worker(0), worker(1)]).open('stats'), `SHOW ${topic}`);
     assert.equal(describe(table.columns), expected);
     assert.equal(table.tag, 'SHOW');

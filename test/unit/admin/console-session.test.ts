@@ -5,7 +5,16 @@ import type { Rights } from '../../../src/admin/plan.ts';
 import { log } from '../../../src/log/logger.ts';
 import { ClientMessage } from '../../../src/wire/codes.ts';
 import { MessageWriter, query, SYNC, TERMINATE } from '../../../src/wire/encode.ts';
-import { ask, config, fleet, type Message, readTable, settle, worker } from './support.ts';
+import {
+  ask,
+  config,
+  FakeControl,
+  fleet,
+  type Message,
+  readTable,
+  settle,
+  worker,
+} from './support.ts';
 
 const message = (type: number, body: Buffer = Buffer.alloc(0)): Buffer =>
   new MessageWriter().begin(type).raw(body).end();
@@ -48,16 +57,6 @@ const ERRORS: readonly [string, string, string?][] = [
   ].map((sql): [string, string] => [sql, INVALID(sql)]),
   [`SHOW ${'x'.repeat(64)}`, 'ERROR 08P01 bad arguments'],
   [`${'x'.repeat(16)}`, 'ERROR 08P01 bad arguments'],
-  ...['PAUSE', 'RESUME app', 'KILL', 'KILL_CLIENT 1', 'DISABLE', 'ENABLE app', 'RECONNECT'].map(
-    (sql): [string, string, string] => [sql, NOT_YET(sql.split(' ')[0]!), NEEDED],
-  ),
-  ...['wait_close', 'RELOAD;', 'suspend', 'SHUTDOWN', 'shutdown wait_for_clients'].map(
-    (sql): [string, string, string] => [
-      sql,
-      NOT_YET(sql.toUpperCase().replace(/[ ;].*/, '')),
-      NEEDED,
-    ],
-  ),
   ["SET max_client_conn = '1'", NOT_YET('SET'), NEEDED],
   ['SHOW fds', NOT_YET('SHOW FDS'), NEEDED],
   ...['MEM', 'SOCKETS', 'ACTIVE_SOCKETS', 'PEER_POOLS'].map((topic): [string, string] => [
@@ -284,6 +283,7 @@ test('messages of any kind in any order never throw', async () => {
       source: { snapshot: () => worker(0) },
       config: () => config(),
       mesh: { requestAll: async () => new Map() },
+      control: new FakeControl(),
     });
     let endings = 0;
     const backend = factory.open(

@@ -56,6 +56,12 @@ const WORKERS: readonly LiveSnapshot[] = [0, 1, 2].map((id) =>
       { name: 'alice', current_connections: id, current_client_connections: 2 * id },
       { name: `only-${id}`, current_connections: 1, current_client_connections: 0 },
     ],
+    sessions: [
+      { database: 'app', leaks: [1, 0, id, 0, 0, 0, 0, 5], stalePlans: 2, stalePlansHidden: 1 },
+      ...(id === 1
+        ? [{ database: 'aaa', leaks: [0, 3, 0, 0, 0, 0, 0, 0], stalePlans: 0, stalePlansHidden: 0 }]
+        : []),
+    ],
     stats: [
       { database: 'app', current: counters(1000 * (id + 1)), older: counters(100 * (id + 1)) },
       ...(id === 0 ? [{ database: 'aaa', current: counters(7), older: zeroCounters() }] : []),
@@ -151,6 +157,8 @@ test('what the fleet says is the sum of what BY PROCESS says', async () => {
     ['STATS_TOTALS', 1, () => true],
     ['DATABASES', 1, (column: string) => column.startsWith('current_')],
     ['USERS', 1, (column: string) => column.startsWith('current_')],
+    ['SESSION_LEAKS', 2, () => true],
+    ['STALE_PLANS', 1, () => true],
   ] as const) {
     const merged = await show(topic);
     const sums = addedUp(await show(`${topic} BY PROCESS`), keyColumns);

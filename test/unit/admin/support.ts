@@ -1,4 +1,5 @@
 import { ConsoleFactory } from '../../../src/admin/console.ts';
+import type { CommandError, ControlCommand, ControlPort } from '../../../src/admin/control.ts';
 import type { Rights } from '../../../src/admin/plan.ts';
 import {
   type ClientRow,
@@ -163,7 +164,27 @@ export interface Session {
   send(bytes: Buffer): void;
 }
 
+/** What the consoles of a worker have asked of the launcher, which the test plays. */
+export class FakeControl implements ControlPort {
+  readonly asked: {
+    readonly command: ControlCommand;
+    readonly signal: AbortSignal;
+    readonly done: () => void;
+    readonly fail: (error: CommandError) => void;
+  }[] = [];
+  readonly sessionCounts: number[] = [];
+
+  ask(command: ControlCommand, signal: AbortSignal): Promise<void> {
+    return new Promise((done, fail) => this.asked.push({ command, signal, done, fail }));
+  }
+
+  sessions(count: number): void {
+    this.sessionCounts.push(count);
+  }
+}
+
 export interface TestFleet {
+  readonly control: FakeControl;
   readonly factory: ConsoleFactory;
   /** Requests the console made of the others; each waits for its `answer` when `isHeld`. */
   readonly requests: unknown[];
@@ -184,6 +205,7 @@ export interface FleetOptions {
 export function fleet(workers: readonly LiveSnapshot[], options: FleetOptions = {}): TestFleet {
   const settings = options.config ?? config();
   const requests: unknown[] = [];
+  const control = new FakeControl();
   let waiting: (() => void)[] = [];
   const siblings = workers.slice(1).map((snapshot) => ({
     id: snapshot.process,
@@ -191,6 +213,7 @@ export function fleet(workers: readonly LiveSnapshot[], options: FleetOptions = 
       source: { snapshot: () => snapshot },
       config: () => settings,
       mesh: { requestAll: async () => new Map() },
+      control: new FakeControl(),
     }),
   }));
   const requestAll = async (
@@ -211,8 +234,10 @@ export function fleet(workers: readonly LiveSnapshot[], options: FleetOptions = 
     source: options.source ?? { snapshot: () => workers[0]! },
     config: () => settings,
     mesh: { requestAll },
+    control,
   });
   return {
+    control,
     factory,
     requests,
     open: (rights = 'admin') => openSession(factory, rights),

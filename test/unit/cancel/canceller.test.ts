@@ -70,6 +70,7 @@ function setUp(
   const keys = new CancelKeys<CancelTarget>(1, peerId);
   const errands: Errand[] = [];
   const forwarded: Forwarded[] = [];
+  const told: string[] = [];
   let peer: CancelPeer | null = { ...PEER, ...options.peer };
   const forward = (text: string, events: Omit<Forwarded, 'text' | 'isGivenUp'>) => {
     const one: Forwarded = { text, isGivenUp: false, ...events };
@@ -104,6 +105,7 @@ function setUp(
       peerConnectMs: 15_000,
       peerRetryMs: 5_000,
     }),
+    onConsoleCancel: () => told.push('console'),
   });
   const ask = (key: Uint8Array) => {
     const reasons: string[] = [];
@@ -119,7 +121,7 @@ function setUp(
   const removePeer = () => {
     peer = null;
   };
-  return { given, keys, errands, forwarded, canceller, ask, removePeer };
+  return { given, keys, errands, forwarded, canceller, ask, removePeer, told };
 }
 
 /** A client with a running query, and the other end of its server. */
@@ -232,8 +234,8 @@ test('of two requests for one query both must have gone before the server is fre
   );
 });
 
-test('a request for a client that runs nothing comes to nothing', (t) => {
-  const { given, keys, errands, ask } = setUp(t);
+test('a request for a client that runs nothing comes to nothing, and a console is told', (t) => {
+  const { given, keys, errands, ask, told } = setUp(t);
   const pool = given.pool();
   const [backend] = withIdle(given, 1);
   const idle = new Target(pool);
@@ -252,6 +254,7 @@ test('a request for a client that runs nothing comes to nothing', (t) => {
   const unknown = ask(Buffer.from('0000000100000000', 'hex'));
   assert.deepEqual(unknown.reasons, ['failed cancel request']);
   assert.deepEqual(errands, []);
+  assert.deepEqual(told, ['console']);
 });
 
 test('a request that comes while pipelined queries are still to be answered is sent', (t) => {

@@ -466,10 +466,10 @@ test('what no client may send ends the session with PgBouncer’s text', (t) => 
     ['disable_pqexec = 1', query('select 1'), 'PQexec disallowed'],
     ['', bind({ statement: 'nowhere' }), 'prepared statement did not exist'],
     ['', describe('S', 'nowhere'), 'prepared statement did not exist'],
-    ['', message('B', [Buffer.from('no end')]), 'broken Bind packet'],
-    ['', message('P', [Buffer.from('no end')]), 'broken Parse packet'],
-    ['', message('D', [Buffer.from('Sname')]), 'broken Describe packet'],
-    ['', message('C', [Buffer.from('Sname')]), 'broken Close packet'],
+    ['', message('B', [Buffer.from('no end')]), 'failed to parse packet'],
+    ['', message('P', [Buffer.from('no end')]), 'failed to parse packet'],
+    ['', message('D', [Buffer.from('Sname')]), 'failed to parse packet'],
+    ['', message('C', [Buffer.from('Sname')]), 'failed to parse packet'],
   ] as const) {
     const world = clientWorld(t, settings);
     const client = world.welcome();

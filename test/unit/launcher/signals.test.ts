@@ -8,7 +8,7 @@ import { log } from '../../../src/log/logger.ts';
 
 interface Case {
   readonly signal: FleetSignal;
-  readonly state?: Partial<Pick<SignalTarget, 'isPaused' | 'isStopping'>>;
+  readonly state?: Partial<Pick<SignalTarget, 'isPaused' | 'isSuspended' | 'isStopping'>>;
   readonly text: string;
   readonly act: string | null;
 }
@@ -57,6 +57,12 @@ const cases: Case[] = [
     text: 'got SIGUSR2, continuing from PAUSE',
     act: 'resume',
   },
+  {
+    signal: 'SIGUSR2',
+    state: { isPaused: true, isSuspended: true },
+    text: 'got SIGUSR2, continuing from SUSPEND',
+    act: 'resume',
+  },
   { signal: 'SIGUSR2', text: 'got SIGUSR2, but not paused/suspended', act: null },
   {
     signal: 'SIGUSR2',
@@ -65,6 +71,18 @@ const cases: Case[] = [
     act: null,
   },
 ];
+
+/** A fleet in which nothing is the matter. */
+const TARGET: SignalTarget = {
+  isPaused: false,
+  isSuspended: false,
+  isStopping: false,
+  exitStatus: 0,
+  stop: () => {},
+  pause: () => {},
+  resume: () => {},
+  requestReload: () => {},
+};
 
 /** Runs a signal against a fleet in a state. Returns what was logged and what was done. */
 function observe(t: TestContext, { signal, state }: Case): { text: string; acts: string[] } {
@@ -77,12 +95,11 @@ function observe(t: TestContext, { signal, state }: Case): { text: string; acts:
   });
   const acts: string[] = [];
   onSignal(signal, {
-    isPaused: false,
-    isStopping: false,
+    ...TARGET,
     stop: (mode) => acts.push(`stop ${mode}`),
     pause: () => acts.push('pause'),
     resume: () => acts.push('resume'),
-    reload: async () => acts.push('reload'),
+    requestReload: () => acts.push('reload'),
     ...state,
   });
   return { text: readFileSync(logfile, 'utf8').split(' LOG ')[1]!.trimEnd(), acts };
@@ -96,3 +113,23 @@ for (const entry of cases) {
     assert.deepEqual(acts, entry.act === null ? [] : [entry.act]);
   });
 }
+
+test('a suspended fleet that is told to stop ends at once, with an error', (t) => {
+  const lines: string[] = [];
+  t.mock.method(log, 'info', (text: string) => lines.push(text));
+  t.mock.method(log, 'fatal', (text: string) => lines.push(text));
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    lines.length = 0;
+    const acts: string[] = [];
+    const target = {
+      ...TARGET,
+      isPaused: true,
+      isSuspended: true,
+      stop: (mode: string) => acts.push(mode),
+    };
+    onSignal(signal, target);
+    assert.match(lines[0]!, new RegExp(`^got ${signal}, shutting down`));
+    assert.equal(lines[1], 'suspend was in progress, going down immediately');
+    assert.deepEqual([acts, target.exitStatus], [['now'], 1]);
+  }
+});

@@ -154,3 +154,23 @@ test('names of a zone are looked up again when its serial number has grown, roun
   cache.tick(pass(499));
   assert.equal(serials.length, 9);
 });
+
+test('an address that refuses is passed over until the next answer, or until all of them refuse', async (t) => {
+  const { cache, ask, lookup, pass } = caching(t);
+  const [one, two] = ['10.0.0.1', '10.0.0.2'];
+  assert.equal(await ask('db', [one, two]), `${one}/4`);
+  assert.equal(cache.refused('db', one), true, 'there is another one');
+  assert.equal(await lookup('db'), `${two}/4`);
+  assert.equal(await lookup('db'), `${two}/4`);
+  assert.equal(cache.refused('db', two), false, 'that was the last');
+  assert.equal(await lookup('db'), `${one}/4`);
+  assert.equal(await lookup('db'), `${two}/4`);
+  assert.equal(cache.refused('db', one), true);
+  pass(1000);
+  assert.deepEqual([await ask('db', [one, two]), await lookup('db')].sort(), [
+    `${one}/4`,
+    `${two}/4`,
+  ]);
+  assert.equal(cache.refused('db', '10.0.0.9'), false, 'it is no longer one of the name');
+  assert.equal(cache.refused('other', one), false);
+});

@@ -416,3 +416,33 @@ test('a handler that throws costs its own link, and no other', (t) => {
     t.mock.restoreAll();
   }
 });
+
+// Suspending
+
+test('a suspended link is not read, whatever else is said, until the suspension ends', () => {
+  const { link, socket } = fakeLink();
+  link.suspend();
+  assert.deepEqual([link.isSuspended, socket.isReading], [true, false]);
+  link.pause();
+  link.resume();
+  assert.equal(socket.isReading, false);
+  link.unsuspend();
+  assert.deepEqual([link.isSuspended, socket.isReading], [false, true]);
+});
+
+test('the end of a suspension leaves a pause that was there before, or came meanwhile', () => {
+  const { link, socket } = fakeLink();
+  link.pause();
+  link.suspend();
+  link.unsuspend();
+  assert.equal(socket.isReading, false);
+  link.resume();
+  assert.equal(socket.isReading, true);
+});
+
+test('a suspended link that is told to finish reads on for the end of the peer', () => {
+  const { link, socket } = fakeLink();
+  link.suspend();
+  link.finish();
+  assert.deepEqual([socket.ended, socket.isReading], [true, true]);
+});

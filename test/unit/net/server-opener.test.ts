@@ -10,6 +10,7 @@ import { SOCKET_OPTIONS } from './support.ts';
 
 /** No test here connects to a name. */
 const lookup: LookupFunction = (name) => assert.fail(`${name} was looked up`);
+const hosts = { lookup, refused: () => false };
 
 /** The places of `count` attempts, each of which fails if `fails`. */
 function places(
@@ -25,7 +26,7 @@ function places(
     unixSocketDir: config.settings.unix_socket_dir,
     sockets: SOCKET_OPTIONS,
     tls,
-    lookup,
+    hosts,
   };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 1);
   const seen: string[] = [];
@@ -75,7 +76,7 @@ test('round-robin takes the next host for each attempt, and the startup packet i
     unixSocketDir: '/nowhere',
     sockets: SOCKET_OPTIONS,
     tls: new ServerTls(config.settings),
-    lookup,
+    hosts,
   };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 0);
   const pool = given.pool();

@@ -26,6 +26,7 @@ test('a plan has PgBouncer’s defaults, in milliseconds', (t) => {
     checkQuery: '',
     isRoundRobin: false,
     maxPreparedStatements: 0,
+    sessionLeak: 'allow',
   });
 });
 

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { inTurn } from '../../../src/net/turn.ts';
 import { Database } from '../../../src/pool/database.ts';
 import { FakeClient, withIdle, world } from './support.ts';
 
@@ -93,4 +94,61 @@ test('a database begins with nothing counted and is neither paused nor disabled'
     { name: 'd', clients: 0, isPaused: false, isDisabled: false, max: 2, held: 0 },
   );
   assert.equal(traffic.queries, 0);
+});
+
+test('a pause of everything and one of a database hold until each has ended', (t) => {
+  const given = world(t, '', 'd = host=h\ne = host=h');
+  const [d, e] = [given.pool('d'), given.pool('e')];
+  const { pools } = given;
+  const isPaused = () => [d.isPaused, e.isPaused];
+  pools.pauseDatabase(d.database);
+  assert.deepEqual(isPaused(), [true, false]);
+  pools.pause();
+  assert.deepEqual(isPaused(), [true, true]);
+  pools.resumeDatabase(d.database);
+  assert.deepEqual(isPaused(), [true, true]);
+  pools.pauseDatabase(e.database);
+  pools.resume();
+  assert.deepEqual(isPaused(), [false, true]);
+  assert.equal(given.pool('e', 'other').isPaused, true, 'one that is made meanwhile');
+  pools.resumeDatabase(e.database);
+  assert.deepEqual(isPaused(), [false, false]);
+});
+
+test('the end of a database closes its connections, and its name begins anew', (t) => {
+  const given = world(t, '', 'd = host=h\ne = host=h');
+  const pool = given.pool();
+  const [idle, busy] = withIdle(given, 2);
+  const client = new FakeClient(pool);
+  client.run();
+  const [other] = withIdle(given, 1, given.pool('e'));
+  const { traffic } = pool.database;
+  inTurn(() => given.pools.end(pool.database, 'database removed'));
+  assert.deepEqual(client.events, ['lost: database removed']);
+  assert.deepEqual([idle!.isTold, busy!.isTold, other!.isTold], [true, true, false]);
+  assert.notEqual(pool.database.traffic, traffic);
+  const next = given.pool();
+  assert.notEqual(next, pool);
+  assert.equal(next.database, pool.database);
+  assert.equal(next.welcome, null);
+});
+
+test('connections that a database had before its end take room until they are gone', (t) => {
+  const given = world(t, 'default_pool_size = 2', 'd = host=h');
+  const ended = [0, 1].map(() => {
+    const [backend] = withIdle(given, 1);
+    inTurn(() => given.pools.end(given.pool().database, 'database removed'));
+    return backend!;
+  });
+  const { backends } = given.opener();
+  const pool = given.pool();
+  new FakeClient(pool).ask();
+  assert.deepEqual([pool.hasRoom, backends.length], [false, 2]);
+  ended[0]!.end();
+  assert.equal(backends.length, 3);
+  backends[2]!.logIn();
+  assert.equal(pool.hasRoom, false);
+  ended[1]!.end();
+  given.pools.tick(given.time.now);
+  assert.equal(pool.hasRoom, true);
 });

@@ -23,6 +23,12 @@ function small(t: TestContext, settings = 'default_pool_size = 1'): World {
   return world(t, settings);
 }
 
+/** A reload from its begin to its end. */
+function reconfigure(given: World, settings: string, databases?: string): void {
+  given.reconfigure(settings, databases);
+  inTurn(() => given.pools.release());
+}
+
 function parametersOf(packet: Buffer): Record<string, string> {
   const words = packet.toString('utf8', 8).split('\0');
   const found: Record<string, string> = {};
@@ -155,7 +161,7 @@ test('a full pool closes one idle connection, and its slot is for the replicatio
   client.ask();
   const told = [a, b, c].filter((backend) => backend!.isTold);
   assert.equal(told.length, 1);
-  assert.match(given.lines.join('\n'), /closing because: evicted/);
+  assert.match(given.lines.join('\n'), /closing because: evicted for pool_size/);
   assert.equal(given.opener().backends.length, 3);
   // Time passes and others come, but no other connection is closed and the slot is not given away.
   const others = [new FakeClient(given.pool()), new FakeClient(given.pool())];
@@ -349,4 +355,65 @@ test('a paused pool opens its replication connections when it is resumed', (t) =
   inTurn(() => given.pools.resume());
   given.opener().last.logIn();
   assert.equal(client.server, given.opener().last.server);
+});
+
+test('a walsender that streams on after it was told to end is reset', (t) => {
+  const given = world(t);
+  const client = replicating(given);
+  client.ask();
+  const { last } = given.opener();
+  last.logIn();
+  client.send();
+  client.leave();
+  assert.match(last.heardText(), /X$/);
+  given.time.pass(500);
+  last.say(Buffer.from('d\0\0\0\x05x', 'latin1'));
+  inTurn(() => given.pools.tick(given.time.now));
+  assert.equal(last.server.state, ServerState.closing);
+  given.time.pass(600);
+  inTurn(() => given.pools.tick(given.time.now));
+  assert.equal(last.server.state, ServerState.closed);
+  assert.equal(given.pool().total, 0);
+});
+
+test('it is not closed when its pool gets smaller or is no longer in session mode', (t) => {
+  const given = small(t, 'default_pool_size = 2\npool_mode = session');
+  const clients = [replicating(given), replicating(given)];
+  for (const client of clients) {
+    client.ask();
+    given.opener().last.logIn();
+  }
+  reconfigure(given, 'default_pool_size = 1\npool_mode = transaction');
+  inTurn(() => given.pools.tick(given.time.now));
+  for (const client of clients) assert.deepEqual(client.events, ['own server']);
+});
+
+test('clients that wait belong to the pool of another user once the database line names one', (t) => {
+  const given = small(t);
+  const [backend] = withIdle(given, 1);
+  new FakeClient(given.pool()).run();
+  const client = replicating(given);
+  client.ask();
+  reconfigure(given, 'default_pool_size = 1', 'd = host=h user=w');
+  assert.notEqual(client.pool, given.pool());
+  backend!.ready();
+  backend!.end();
+  const { last } = given.opener();
+  assert.equal(last.credentials.user, 'w');
+  last.logIn();
+  assert.deepEqual(client.events, ['own server']);
+  assert.equal(client.pool, given.pool('d', 'w'));
+});
+
+test('a client whose connection is not made yet gets one of that other pool', (t) => {
+  const given = small(t);
+  const client = replicating(given);
+  client.ask();
+  const { last } = given.opener();
+  reconfigure(given, 'default_pool_size = 1', 'd = host=h user=w');
+  assert.equal(last.server.state, ServerState.closed);
+  inTurn(() => given.pools.tick(given.time.now));
+  assert.equal(given.opener().last.credentials.user, 'w');
+  given.opener().last.logIn();
+  assert.deepEqual(client.events, ['own server']);
 });

@@ -197,6 +197,7 @@ export class FakeClient implements PoolClient {
   queryWaitTimeout = 0;
   isMidRequest = false;
   isMidMessage = false;
+  hasDescribed = false;
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
@@ -217,7 +218,7 @@ export class FakeClient implements PoolClient {
   }
 
   get source(): ServerSource {
-    return this.replication === null ? this.pool : this.pool.replication;
+    return this.pool.sourceFor(this);
   }
 
   get isWaiting(): boolean {
@@ -257,6 +258,10 @@ export class FakeClient implements PoolClient {
     this.server = null;
     this.events.push(`lost: ${text}`);
     this.leave();
+  }
+
+  onRefused(refusal: number): void {
+    this.events.push(`refused: ${refusal}`);
   }
 
   onServerFree(): void {

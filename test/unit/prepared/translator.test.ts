@@ -138,11 +138,13 @@ test('a broken message is refused in PgBouncer’s words', () => {
   for (const [bytes, text] of [
     [message('P', 'a\0select 1\0'), 'broken Parse packet'],
     [message('P', 'a\0select 1\0\0\x01\0\0'), 'broken Parse packet'],
-    [message('B', 'p'), 'broken Bind packet'],
-    [message('B', '\0name'), 'broken Bind packet'],
-    [message('D', 'Sa'), 'broken Describe packet'],
+    [message('P', 'a'), 'failed to parse packet'],
+    [message('B', 'p'), 'failed to parse packet'],
+    [message('B', '\0name'), 'failed to parse packet'],
+    [message('D', 'Sa'), 'failed to parse packet'],
     [message('D', 'Sa\0b'), 'broken Describe packet'],
-    [message('C', 'Sa'), 'broken Close packet'],
+    [message('C', 'Sa'), 'failed to parse packet'],
+    [message('C', 'Sa\0b'), 'broken Close packet'],
   ] as const) {
     const { translator } = pooler;
     const on = {

@@ -483,3 +483,92 @@ test('the names that requests in flight make or close are told until their repli
   requests.onReply(0x31);
   assert.deepEqual([...requests.namesInFlight()], ['b']);
 });
+
+// Groups that are run again, and refusals
+
+test('a single group with its Sync at the end tells how many answers are owed', () => {
+  for (const [script, left] of [
+    ['', -1],
+    ['Q', -1],
+    ['BDE', -1],
+    ['BDES', 4],
+    ['*PBDES', 4],
+    ['BDESB', -1],
+    ['BDESQ', -1],
+    ['SBS', -1],
+    ['S', 1],
+  ] as const) {
+    assert.equal(inFlight(script).groupLeft, left, script);
+  }
+});
+
+test('whether the latest request is a Sync', () => {
+  for (const [script, isSync] of [
+    ['', false],
+    ['BES', true],
+    ['BESB', false],
+    ['S', true],
+    ['Q', false],
+  ] as const) {
+    assert.equal(inFlight(script).endsInSync, isSync, script);
+  }
+});
+
+test('a group that is run again is answered once, behind what the client is not to hear', () => {
+  for (const [script, before, answered, replies, seen] of [
+    ['BDES', '', '-C-P', '31 2TDCZ', '2TDCZ'],
+    ['BBDES', '2', '-C-P-B', '312 2TDCZ', '2TDCZ'],
+    ['*PDS', '', '-C-P', '31 tTZ', 'tTZ'],
+    // The statement has become invalid: the error of its new Parse is the group's.
+    ['BDES', '', '-C-P', '3EZ', 'EZ'],
+  ] as const) {
+    const requests = inFlight(script);
+    const faked = script.startsWith('*') ? '<1>' : '';
+    let heard = requests.nextFake() === 0 ? '' : '<1>';
+    heard += feed(requests, before);
+    assert.equal(heard, faked + before, script);
+    const { syncsSent, syncsAnswered } = requests;
+    requests.runAgain(
+      [...answered.matchAll(/-(\w)/g)].map(([, letter]) => ({
+        kind: KINDS[letter!]!,
+        statement: null,
+      })),
+    );
+    assert.equal(requests.syncsSent, syncsSent + 1, 'it counts as a group of its own');
+    assert.equal(requests.syncsAnswered, syncsAnswered + 1);
+    assert.equal(feed(requests, replies), seen, script);
+    assert.equal(requests.size, 0);
+    assert.equal(requests.isDoubtful, false);
+  }
+});
+
+test('a group is run again whatever place the ring has come to', () => {
+  for (let turns = 0; turns < 20; turns++) {
+    const requests = new RequestsInFlight();
+    for (let i = 0; i < turns; i++) {
+      push(requests, 'Q');
+      feed(requests, 'CZ');
+    }
+    push(requests, `${'B'.repeat(turns)}DES`);
+    const before = Array.from({ length: 14 }, () => ({ kind: RequestKind.close, statement: null }));
+    requests.runAgain(before);
+    assert.equal(
+      feed(requests, `${'3'.repeat(14)}${'2'.repeat(turns)}TCZ`),
+      `${'2'.repeat(turns)}TCZ`,
+    );
+    assert.equal(requests.size, 0);
+  }
+});
+
+test('a refusal is told while what stands for the statement is the oldest request', () => {
+  const requests = inFlight('B');
+  requests.push(RequestKind.parse, RequestAction.refuse + 3);
+  push(requests, 'S');
+  assert.equal(requests.refusalNext < 0, true);
+  assert.equal(feed(requests, '2'), '2');
+  assert.equal(requests.refusalNext, 3);
+  // The server's error is passed on as far as the queue goes: its reader puts the refusal in its place.
+  assert.equal(feed(requests, 'EZ'), 'EZ');
+  assert.equal(requests.size, 0);
+  assert.equal(requests.refusalNext < 0, true);
+});

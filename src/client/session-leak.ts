@@ -1,0 +1,212 @@
+import { LEAK_KINDS, type LeakKind } from '../metrics/session-leaks.ts';
+import { SqlTokens, Token } from './sql-tokens.ts';
+
+/**
+ * Finds the statements of a query text that leave something behind in the session. It looks at words,
+ * not at meaning: what a function or a DO block does is not seen, and text behind BEGIN ATOMIC, a
+ * function body without quotes, is not looked at. What takes state away (RESET, SET … TO DEFAULT,
+ * UNLISTEN, DEALLOCATE, CLOSE, DISCARD) is no leak.
+ */
+
+/** The bit of each kind in what `leaksIn` returns. */
+const BIT = Object.fromEntries(LEAK_KINDS.map((kind, index) => [kind, 1 << index])) as Readonly<
+  Record<LeakKind, number>
+>;
+
+const ADVISORY_LOCKS: ReadonlySet<string> = new Set([
+  'pg_advisory_lock',
+  'pg_advisory_lock_shared',
+  'pg_try_advisory_lock',
+  'pg_try_advisory_lock_shared',
+]);
+
+/** Words that may follow a table called `temp`, but cannot be the name of a temporary one. */
+const NOT_A_NAME: readonly string[] = [
+  'from',
+  'where',
+  'group',
+  'having',
+  'window',
+  'order',
+  'limit',
+  'offset',
+  'fetch',
+  'for',
+  'union',
+  'intersect',
+  'except',
+];
+
+/**
+ * The kinds of leaks in the query text `bytes[start..end)`, each as bit `1 << place in LEAK_KINDS`;
+ * 0: none was found.
+ * @param isTracked whether the pooler itself carries a parameter (lower case) from server to server
+ */
+export function leaksIn(
+  bytes: Buffer,
+  start: number,
+  end: number,
+  hasBackslashes: boolean,
+  isTracked: (parameter: string) => boolean,
+): number {
+  const tokens = new SqlTokens(bytes, start, end, hasBackslashes);
+  let leaks = 0;
+  tokens.next();
+  while (!tokens.isEnd()) {
+    leaks |= leaksOfStatement(tokens, isTracked);
+    while (!tokens.isStatementEnd()) tokens.next();
+    tokens.next();
+  }
+  return leaks;
+}
+
+/** One statement, whose first token is at hand; stops somewhere in it or at its end. */
+function leaksOfStatement(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  if (tokens.is('listen')) return BIT.listen;
+  if (tokens.is('load')) return BIT.load;
+  if (tokens.is('set')) return leakOfSet(tokens, isTracked);
+  if (tokens.is('create')) return leakOfCreate(tokens);
+  // What these name is not run.
+  if (tokens.is('alter') || tokens.is('comment')) return 0;
+  if (tokens.is('prepare')) {
+    tokens.next();
+    // PREPARE TRANSACTION is the first half of a two-phase commit.
+    return tokens.is('transaction') ? 0 : BIT.prepare;
+  }
+  const leak = tokens.is('declare') ? leakOfDeclare(tokens) : 0;
+  return leak | leaksOfRest(tokens, isTracked);
+}
+
+function leakOfSet(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  tokens.next();
+  if (tokens.is('local') || tokens.is('transaction') || tokens.is('constraints')) return 0;
+  if (tokens.is('session')) {
+    tokens.next();
+    if (tokens.is('authorization')) {
+      return isTracked('session_authorization') ? 0 : leakOfRole(tokens);
+    }
+    if (tokens.is('characteristics')) return BIT.set;
+  }
+  if (tokens.is('role')) return leakOfRole(tokens);
+  let parameter = tokens.name;
+  tokens.next();
+  if (parameter === 'time' && tokens.is('zone')) parameter = 'timezone';
+  else if (parameter === 'names') parameter = 'client_encoding';
+  else if (parameter === 'schema' && tokens.kind === Token.literal) parameter = 'search_path';
+  else {
+    while (tokens.isChar('.')) {
+      tokens.next();
+      parameter += `.${tokens.name}`;
+      tokens.next();
+    }
+  }
+  if (tokens.isChar('=') || tokens.is('to')) tokens.next();
+  if (tokens.is('default')) return 0;
+  // Names of parameters are compared without case, quoted or not.
+  return isTracked(parameter.toLowerCase()) ? 0 : BIT.set;
+}
+
+/** Behind SET ROLE or SET SESSION AUTHORIZATION, whose last word is at hand. */
+function leakOfRole(tokens: SqlTokens): number {
+  tokens.next();
+  return tokens.is('none') || tokens.is('default') ? 0 : BIT.role;
+}
+
+/** CREATE TEMPORARY TABLE, VIEW or SEQUENCE, and anything that is made as pg_temp.… */
+function leakOfCreate(tokens: SqlTokens): number {
+  tokens.next();
+  for (const word of ['or', 'replace', 'global', 'local']) if (tokens.is(word)) tokens.next();
+  let isTemporary = tokens.is('temp') || tokens.is('temporary');
+  if (isTemporary || tokens.is('unlogged')) tokens.next();
+  const isTable = tokens.is('table');
+  // The name is one of the first words: behind these the rest may name a temporary object and make none.
+  while (!tokens.isStatementEnd() && !tokens.isChar('(') && !tokens.is('as') && !tokens.is('on')) {
+    const isTempSchema = tokens.name === 'pg_temp';
+    tokens.next();
+    if (isTempSchema && tokens.isChar('.')) isTemporary = true;
+  }
+  const isDropped = skipToEnd(tokens);
+  if (!isTemporary) return 0;
+  return isTable && isDropped ? 0 : BIT.temp_table;
+}
+
+/** Goes to the end of a CREATE and returns whether it says ON COMMIT DROP. */
+function skipToEnd(tokens: SqlTokens): boolean {
+  let isDropped = false;
+  while (!tokens.isStatementEnd()) {
+    if (tokens.is('on')) {
+      tokens.next();
+      if (!tokens.is('commit')) continue;
+      tokens.next();
+      isDropped = tokens.is('drop');
+    } else if (tokens.is('begin')) {
+      tokens.next();
+      // The body of a function, with semicolons of its own.
+      if (tokens.is('atomic')) while (!tokens.isEnd()) tokens.next();
+      continue;
+    }
+    tokens.next();
+  }
+  return isDropped;
+}
+
+function leakOfDeclare(tokens: SqlTokens): number {
+  while (!tokens.isStatementEnd() && !tokens.is('for')) {
+    if (tokens.is('with')) {
+      tokens.next();
+      if (tokens.is('hold')) return BIT.hold_cursor;
+    } else {
+      tokens.next();
+    }
+  }
+  return 0;
+}
+
+/** What any part of a statement may hold: calls of some functions, and SELECT … INTO TEMPORARY. */
+function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  let leaks = 0;
+  let isInsert = false;
+  while (!tokens.isStatementEnd()) {
+    if (tokens.hasPrefix('pg_') && ADVISORY_LOCKS.has(tokens.name)) {
+      tokens.next();
+      if (tokens.isChar('(')) leaks |= BIT.advisory_lock;
+      isInsert = false;
+    } else if (tokens.hasPrefix('set_') && tokens.name === 'set_config') {
+      tokens.next();
+      if (tokens.isChar('(')) leaks |= leakOfSetConfig(tokens, isTracked);
+    } else if (tokens.is('into') && !isInsert) {
+      tokens.next();
+      if (tokens.hasPrefix('pg_') && tokens.name === 'pg_temp') {
+        tokens.next();
+        if (tokens.isChar('.')) leaks |= BIT.temp_table;
+        continue;
+      }
+      if (!tokens.is('temp') && !tokens.is('temporary')) continue;
+      tokens.next();
+      const isName = tokens.kind === Token.word || tokens.kind === Token.quoted;
+      if (isName && !NOT_A_NAME.some((word) => tokens.is(word))) leaks |= BIT.temp_table;
+    } else {
+      isInsert = tokens.is('insert') || tokens.is('merge');
+      tokens.next();
+    }
+  }
+  return leaks;
+}
+
+/**
+ * set_config(parameter, value, is_local) for the session, when that can be seen: the last argument is
+ * written as false. The opening parenthesis is at hand.
+ */
+function leakOfSetConfig(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  tokens.next();
+  const parameter = tokens.text;
+  let depth = 1;
+  let isFalse = false;
+  while (!tokens.isStatementEnd()) {
+    if (tokens.isChar('(')) depth++;
+    else if (tokens.isChar(')') && --depth === 0) break;
+    isFalse = tokens.is('false') || /^f(alse)?$/i.test(tokens.text);
+    tokens.next();
+  }
+  return isFalse && !isTracked(parameter.toLowerCase()) ? BIT.set : 0;
+}

@@ -1,0 +1,63 @@
+import type { ControlPort } from '../admin/control.ts';
+import { CommandError } from '../admin/control.ts';
+import type { ControlCommand, ControlOutcome } from '../ipc/control.ts';
+import type { FromWorker } from '../ipc/messages.ts';
+
+interface Asked {
+  readonly resolve: () => void;
+  readonly reject: (error: CommandError) => void;
+  readonly name: string;
+}
+
+/** Brings the control commands of this worker's consoles to the launcher, and its answers back. */
+export class LauncherPort implements ControlPort {
+  readonly #send: (message: FromWorker) => boolean;
+  readonly #asked = new Map<number, Asked>();
+  #lastId = 0;
+
+  /** @param send returns false when there is no launcher */
+  constructor(send: (message: FromWorker) => boolean) {
+    this.#send = send;
+  }
+
+  ask(command: ControlCommand, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const id = ++this.#lastId;
+      const name = command.name.toUpperCase();
+      if (!this.#send({ kind: 'control_ask', id, command })) {
+        reject(withoutLauncher(name));
+        return;
+      }
+      this.#asked.set(id, { resolve, reject, name });
+      // The promise stays open: nobody listens to it any more.
+      const leave = () => {
+        if (this.#asked.delete(id)) this.#send({ kind: 'control_leave', id });
+      };
+      signal.addEventListener('abort', leave, { once: true });
+    });
+  }
+
+  sessions(count: number): void {
+    this.#send({ kind: 'consoles', count });
+  }
+
+  onAnswer(id: number, outcome: ControlOutcome): void {
+    const asked = this.#asked.get(id);
+    this.#asked.delete(id);
+    if (asked === undefined) return;
+    if (outcome.ok) asked.resolve();
+    else asked.reject(new CommandError(outcome.text, outcome.sqlstate, outcome.detail));
+  }
+
+  /** The launcher has died: nothing that it was asked will be answered. */
+  onLauncherGone(): void {
+    for (const { reject, name } of this.#asked.values()) reject(withoutLauncher(name));
+    this.#asked.clear();
+  }
+}
+
+function withoutLauncher(name: string): CommandError {
+  return new CommandError(
+    `${name} is not possible now: the fleet's launcher does not run; SHOW commands still work`,
+  );
+}
