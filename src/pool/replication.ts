@@ -32,6 +32,9 @@ export interface ReplicationRequest {
   readonly given: Readonly<TrackedValues>;
 }
 
+/** Why a connection is closed whose client has left before it had logged in. */
+const DISCONNECTED = 'replication client disconnected';
+
 /** The replication clients of one pool that have no server yet, and what they get theirs from. */
 export class ReplicationServers implements ServerSource {
   /** The longest waiting first; a client stays here until its connection has logged in. */
@@ -56,17 +59,19 @@ export class ReplicationServers implements ServerSource {
   }
 
   leave(client: PoolClient): void {
+    const isLoggingIn = client.list === this.waiting;
     this.waiting.remove(client);
     const { server } = client;
     if (server !== null) {
+      const reason = isLoggingIn ? DISCONNECTED : 'replication client was closed';
       client.server = null;
       server.client = null;
       server.link.resume();
-      server.close('replication client was closed', undefined, client.isMidMessage);
+      server.close(reason, undefined, client.isMidMessage);
       return;
     }
     // A connection for it may be on its way that has not got to the startup packet.
-    this.#linkOf(client)?.server?.close('replication client disconnected');
+    this.#linkOf(client)?.server?.close(DISCONNECTED);
   }
 
   /** The pool serves nobody any more: clients for whom no connection is on its way go where it says. */

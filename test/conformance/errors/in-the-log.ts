@@ -1,6 +1,7 @@
 import { int32, message, packet, query } from '../../support/messages.ts';
 import type { TestPooler } from '../../support/pooler.ts';
 import { isStuck } from '../../support/tcp-rows.ts';
+import { until } from '../../support/until.ts';
 import { WireClient } from '../../support/wire-client.ts';
 import { login } from '../support.ts';
 import { logsClosing, type Provocation, type Provocations } from './provocations.ts';
@@ -156,6 +157,9 @@ const DIRTY: Provocations = {
   ],
 };
 
+/** What a server says that no client has. */
+const NOTICE = message('N', ['SNOTICE', 'C00000', 'Mbye', Buffer.of(0)]);
+
 const IDLE_DIRTY: Provocations = {
   title: 'of idle servers that speak unasked',
   options: ({ fakes }) => ({
@@ -163,14 +167,46 @@ const IDLE_DIRTY: Provocations = {
   }),
   cases: [
     {
-      text: 'idle server got dirty',
-      differs: { because: 'PgBouncer finds it at its next look: SV_IDLE server got dirty' },
+      text: 'SV_IDLE server got dirty',
       check: (pooler, t, { fakes }) =>
-        logsClosing(pooler, 'S', 'idle server got dirty', async () => {
+        logsClosing(pooler, 'S', 'SV_IDLE server got dirty', async () => {
           const client = await login(t, pooler);
           await client.query('one');
-          const notice = message('N', ['SNOTICE', 'C00000', 'Mbye', Buffer.of(0)]);
-          fakes['saying']!.connections.at(-1)!.send(notice);
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
+        }),
+    },
+    {
+      text: 'idle server got dirty',
+      check: async (pooler, t, { fakes }) => {
+        const client = await login(t, pooler);
+        // The regular look at all servers may find it before the next client does.
+        await until('a client finds it', async () => {
+          await client.query('one');
+          const from = pooler.log().length;
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
+          await until('it has come', () => pooler.log().includes('when not linked', from));
+          await client.query('two');
+          return pooler.log().includes('because: idle server got dirty', from);
+        });
+      },
+    },
+  ],
+};
+
+const USED_DIRTY: Provocations = {
+  title: 'of servers to be checked that speak unasked',
+  options: ({ fakes }) => ({
+    databases: { app: `host=127.0.0.1 port=${fakes['saying']!.port}` },
+    settings: { server_check_delay: 0 },
+  }),
+  cases: [
+    {
+      text: 'SV_USED server got dirty',
+      check: (pooler, t, { fakes }) =>
+        logsClosing(pooler, 'S', 'SV_USED server got dirty', async () => {
+          const client = await login(t, pooler);
+          await client.query('one');
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
         }),
     },
   ],
@@ -222,6 +258,7 @@ export const IN_THE_LOG: readonly Provocations[] = [
   NOWHERE,
   DIRTY,
   IDLE_DIRTY,
+  USED_DIRTY,
   RESET,
   CHECK,
 ];

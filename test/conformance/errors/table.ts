@@ -329,11 +329,10 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 ];
 
 const OF_SERVERS: readonly ErrorText[] = [
-  logged('obsolete connection', test('a free one is closed before it is used')),
+  logged('obsolete connection', test('a free one at an old address is closed before it is used')),
   logged('idle server got dirty', here),
-  // Found at once, and not at the next look.
-  logged('SV_IDLE server got dirty', internals),
-  logged('SV_USED server got dirty', internals),
+  logged('SV_IDLE server got dirty', here, ' server got dirty'),
+  logged('SV_USED server got dirty', here, ' server got dirty'),
   logged('server idle timeout', here),
   logged('server lifetime over', here),
   logged('pause mode', test('PAUSE closes free servers, and who needs one waits for RESUME')),
@@ -372,7 +371,7 @@ const OF_SERVERS: readonly ErrorText[] = [
   ),
   logged(
     'replication client disconnected',
-    test('a connection on its way to a server is closed when it leaves'),
+    test('a connection on its way to a server is closed when its client is'),
   ),
   logged(
     'replication client was closed',
