@@ -96,9 +96,10 @@ const LIMITS: Provocations = {
   cases: [
     {
       text: 'evicted',
-      differs: { because: 'PgBouncer adds since 1.26 for which limit' },
+      // Older ones do not say for which limit.
+      since: '1.26.1',
       check: (pooler, t) =>
-        logsClosing(pooler, 'S', 'evicted', async () => {
+        logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
           await (await login(t, pooler)).query('SELECT 1');
           const other = await login(t, pooler, { user: 'app_trust' });
           await other.query('SELECT 1');
@@ -156,17 +157,22 @@ const DIRTY: Provocations = {
   ],
 };
 
-const IDLE_DIRTY: Provocations = {
-  title: 'of idle servers that speak unasked',
+/** A server that nobody has says something, which is found at the next look at what is free. */
+const unasked = (
+  title: string,
+  text: string,
+  settings: Readonly<Record<string, number>>,
+): Provocations => ({
+  title,
   options: ({ fakes }) => ({
     databases: { app: `host=127.0.0.1 port=${fakes['saying']!.port}` },
+    settings,
   }),
   cases: [
     {
-      text: 'idle server got dirty',
-      differs: { because: 'PgBouncer finds it at its next look: SV_IDLE server got dirty' },
+      text,
       check: (pooler, t, { fakes }) =>
-        logsClosing(pooler, 'S', 'idle server got dirty', async () => {
+        logsClosing(pooler, 'S', text, async () => {
           const client = await login(t, pooler);
           await client.query('one');
           const notice = message('N', ['SNOTICE', 'C00000', 'Mbye', Buffer.of(0)]);
@@ -174,7 +180,17 @@ const IDLE_DIRTY: Provocations = {
         }),
     },
   ],
-};
+});
+
+const IDLE_DIRTY = unasked('of idle servers that speak unasked', 'SV_IDLE server got dirty', {});
+
+const USED_DIRTY = unasked(
+  'of servers to be checked that speak unasked',
+  'SV_USED server got dirty',
+  {
+    server_check_delay: 0,
+  },
+);
 
 const NO_END = { because: 'PgBouncer waits for a ReadyForQuery outside a transaction' };
 
@@ -222,6 +238,7 @@ export const IN_THE_LOG: readonly Provocations[] = [
   NOWHERE,
   DIRTY,
   IDLE_DIRTY,
+  USED_DIRTY,
   RESET,
   CHECK,
 ];

@@ -330,10 +330,12 @@ const WITHOUT_A_WORD: readonly ErrorText[] = [
 
 const OF_SERVERS: readonly ErrorText[] = [
   logged('obsolete connection', test('a free one at an old address is closed before it is used')),
-  logged('idle server got dirty', here),
-  // Found at once, and not at the next look.
-  logged('SV_IDLE server got dirty', internals),
-  logged('SV_USED server got dirty', internals),
+  logged(
+    'idle server got dirty',
+    test('a server that said something while it was idle is given to no client'),
+  ),
+  logged('SV_IDLE server got dirty', here, ' server got dirty'),
+  logged('SV_USED server got dirty', here, ' server got dirty'),
   logged('server idle timeout', here),
   logged('server lifetime over', here),
   logged('pause mode', test('PAUSE closes free servers, and who needs one waits for RESUME')),
