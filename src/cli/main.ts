@@ -1,3 +1,4 @@
+import { osErrorCode } from '../log/os-error.ts';
 import { PRODUCT, RUNTIME } from '../log/version.ts';
 import { runCheck } from './check.ts';
 import { type Command, readCommandLine, TRY_HELP, USAGE } from './options.ts';
@@ -22,5 +23,9 @@ async function runCommand(command: Command, args: readonly string[]): Promise<nu
   }
 }
 
+// Whoever reads our output, `head` for one, may have read enough.
+process.stdout.on('error', (error) => {
+  if (osErrorCode(error) !== 'EPIPE') throw error;
+});
 const args = process.argv.slice(2);
 process.exitCode = await runCommand(readCommandLine(args), args);

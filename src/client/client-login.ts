@@ -388,7 +388,6 @@ export class ClientLogin {
   ): void {
     const session = this.#session;
     const { tracked, index, cancelKeys } = this.#context;
-    const pool = session.pool!;
     const { settings } = index;
     const { link } = session;
     link.write(AUTHENTICATION_OK);
@@ -400,7 +399,8 @@ export class ClientLogin {
     }
     const mostPrepared = String(settings.max_prepared_statements);
     link.write(parameterStatus('pgbouncer.max_prepared_statements', mostPrepared));
-    link.write(parameterStatus('pgbouncer.pool_mode', pool.plan.mode));
+    const mode = session.replication === null ? session.pool!.plan.mode : 'session';
+    link.write(parameterStatus('pgbouncer.pool_mode', mode));
     for (let i = 0; i < tracked.names.length; i++) {
       const own = original[i]!;
       if (tracked.isKept[i]) session.tracked[i] ??= own;

@@ -457,8 +457,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     // The welcome told what other connections of the pool are like.
     for (const [name, value] of server.loginParameters) {
       const index = this.#context.tracked.indexOf(name);
-      const told = index === -1 ? this.pool!.welcome?.get(name) : this.tracked[index];
-      if (told !== value) this.link.write(parameterStatus(name, value));
+      const own = index === -1 ? null : this.tracked[index];
+      if ((own ?? this.pool!.welcome?.get(name)) !== value)
+        this.link.write(parameterStatus(name, value));
       if (index !== -1) this.tracked[index] = value;
     }
     this.onServer();

@@ -15,7 +15,7 @@ const STATEMENTS: Readonly<Record<LeakKind, string>> = {
   advisory_lock: 'a session-level advisory lock',
   temp_table: 'a temporary table without ON COMMIT DROP',
   set: 'SET without LOCAL',
-  role: 'SET ROLE or SET SESSION AUTHORIZATION',
+  role: 'SET ROLE',
   hold_cursor: 'a cursor WITH HOLD',
   load: 'LOAD',
 };

@@ -138,7 +138,7 @@ export class RequestsInFlight {
     return kind === bind || kind === describe ? this.#statements[this.#head]! : null;
   }
 
-  /** Number of the refusal that the oldest request is to be told; -1: none. */
+  /** Number of the refusal that the oldest request is to be told; below 0: none. */
   get refusalNext(): number {
     return this.#size === 0 ? -1 : this.#actions[this.#head]! - RequestAction.refuse;
   }

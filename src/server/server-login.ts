@@ -117,7 +117,7 @@ export class ServerLogin {
         return NOTHING;
       default:
         // Rows and tags of connect_query.
-        return this.#isAuthenticated ? NOTHING : failed('unknown pkt from server');
+        return this.#hasSentQuery ? NOTHING : failed('unknown pkt from server');
     }
   }
 

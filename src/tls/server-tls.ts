@@ -3,6 +3,7 @@ import { isIP } from 'node:net';
 import { type ConnectionOptions, createSecureContext } from 'node:tls';
 import type { Settings } from '../config/schema.ts';
 import { cipherList, protocolRange } from '../config/tls-values.ts';
+import { osErrorText } from '../log/os-error.ts';
 
 /**
  * TLS towards servers: what each `server_tls_sslmode` means. `allow` equals `prefer`, as in
@@ -17,7 +18,7 @@ export class ServerTls {
   readonly #checksName: boolean;
   readonly #base: ConnectionOptions;
 
-  /** @throws the file system's error when a file of the settings cannot be read */
+  /** @throws an error that names setting and file when one cannot be read */
   constructor(settings: Settings) {
     const mode = settings.server_tls_sslmode;
     this.isAsked = mode !== 'disable';
@@ -32,12 +33,9 @@ export class ServerTls {
     const ciphers = cipherList(settings.server_tls_ciphers, settings.server_tls13_ciphers);
     if (ciphers !== undefined) base.ciphers = ciphers;
     if (this.isAsked) {
-      if (settings.server_tls_ca_file !== '') base.ca = readFileSync(settings.server_tls_ca_file);
-      if (settings.server_tls_key_file !== '')
-        base.key = readFileSync(settings.server_tls_key_file);
-      if (settings.server_tls_cert_file !== '') {
-        base.cert = readFileSync(settings.server_tls_cert_file);
-      }
+      base.ca = readNamed(settings, 'server_tls_ca_file');
+      base.key = readNamed(settings, 'server_tls_key_file');
+      base.cert = readNamed(settings, 'server_tls_cert_file');
     }
     this.#base = base;
   }
@@ -52,5 +50,19 @@ export class ServerTls {
     if (!this.#checksName) return { ...this.#base, checkServerIdentity: () => undefined };
     // The server name of the handshake may not be an address (RFC 6066, section 3).
     return isIP(host) === 0 ? { ...this.#base, host, servername: host } : { ...this.#base, host };
+  }
+}
+
+/** The file that a setting names; undefined when it names none. */
+function readNamed(
+  settings: Settings,
+  key: 'server_tls_ca_file' | 'server_tls_key_file' | 'server_tls_cert_file',
+): Buffer | undefined {
+  const path = settings[key];
+  if (path === '') return undefined;
+  try {
+    return readFileSync(path);
+  } catch (error) {
+    throw new Error(`${key}: could not read "${path}": ${osErrorText(error)}`, { cause: error });
   }
 }

@@ -168,7 +168,11 @@ rule(
 );
 
 /** Sends six requests to a peer that keeps their connections, and takes two at one time. */
-async function sixRequests(pooler: TestPooler, t: TestContext): Promise<WireClient[]> {
+async function sixRequests(
+  pooler: TestPooler,
+  t: TestContext,
+  least: number,
+): Promise<WireClient[]> {
   peer.cancels.length = 0;
   peer.holdsCancels = true;
   t.after(() => peer.releaseCancels());
@@ -177,9 +181,9 @@ async function sixRequests(pooler: TestPooler, t: TestContext): Promise<WireClie
     for (const requester of requesters) requester.destroy();
   });
   for (const requester of requesters) requester.send(cancelRequest(keyOf(OTHER, 3)));
-  await until('the first are there', () => peer.cancels.length >= 2);
+  await until('the first are there', () => peer.cancels.length >= least);
   await pooler.console('SHOW PEERS');
-  assert.equal(peer.cancels.length, 2);
+  assert.ok(peer.cancels.length <= 2);
   return requesters;
 }
 
@@ -204,7 +208,7 @@ rule(
   'a peer has as many requests at one time as its pool_size says, and then the next',
   () => options(`host=127.0.0.1 port=${peer.port} pool_size=2`),
   async (pooler, t) => {
-    const requesters = await sixRequests(pooler, t);
+    const requesters = await sixRequests(pooler, t, 2);
     peer.releaseCancels();
     for (const requester of requesters) assert.deepEqual(await requester.untilClose(), []);
     assert.equal(peer.cancels.length, 6);
@@ -213,7 +217,7 @@ rule(
     since: SINCE,
     differs: {
       because: FORGETS,
-      check: async (pooler, t) => void (await sixRequests(pooler, t)),
+      check: async (pooler, t) => void (await sixRequests(pooler, t, 1)),
     },
   },
 );

@@ -6,6 +6,7 @@ import type { TestPooler } from '../support/pooler.ts';
 import type { TestPostgres } from '../support/postgres.ts';
 import { line, reload } from '../support/reload.ts';
 import {
+  beginStream,
   errors,
   ordinary,
   replica,
@@ -58,15 +59,6 @@ function replicationRule(
   notes: RuleNotes = {},
 ): void {
   rule(name, () => ({ postgres, ...options }), check, { since: '1.23', ...notes });
-}
-
-/** A logical connection in the midst of a stream. */
-async function streaming(pooler: TestPooler, slot: string): Promise<WireClient> {
-  const client = await replica(pooler);
-  await client.query(`CREATE_REPLICATION_SLOT ${slot} TEMPORARY LOGICAL test_decoding`);
-  client.send(query(`START_REPLICATION SLOT ${slot} LOGICAL 0/0`));
-  assert.equal((await client.next()).type, 'W');
-  return client;
 }
 
 /** Waits until a client of the database has that state in SHOW CLIENTS. */
@@ -273,7 +265,7 @@ replicationRule(
   async (pooler) => {
     const inTransaction = await replica(pooler);
     await inTransaction.query('BEGIN');
-    const inStream = await streaming(pooler, 'leaving');
+    const inStream = await beginStream(await replica(pooler), 'leaving');
     const resting = await replica(pooler);
     await resting.query('SELECT 1');
     assert.equal(await walSenders(postgres), 3);
@@ -327,7 +319,7 @@ replicationRule(
 replicationRule('the server’s own end of the connection reaches it', {}, async (pooler) => {
   const resting = await replica(pooler);
   await resting.query('SELECT 1');
-  const inStream = await streaming(pooler, 'ended');
+  const inStream = await beginStream(await replica(pooler), 'ended');
   await terminateWalSenders(postgres);
   for (const client of [resting, inStream]) {
     assert.deepEqual(errors(await client.untilClose()), [
@@ -344,7 +336,7 @@ replicationRule(
   async (pooler) => {
     const resting = await replica(pooler);
     await resting.query('SELECT 1');
-    const inStream = await streaming(pooler, 'reloaded');
+    const inStream = await beginStream(await replica(pooler), 'reloaded');
     const target = `host=${postgres.host} port=${postgres.port} dbname=app`;
     await reload(pooler, line('databases', 'postgres', target));
     for (const client of [resting, inStream]) {

@@ -198,6 +198,21 @@ replicationRule('SHOW names the kind of clients and servers', {}, async (pooler)
   for (const client of [first, ...clients]) await client.end();
 });
 
+replicationRule(
+  'its welcome speaks of session mode, and is that of others in all else',
+  { settings: { pool_mode: 'statement' } },
+  async (pooler) => {
+    const first = await ordinary(pooler);
+    const client = await replica(pooler);
+    const welcome = new Map([...first.parameters, ['pgbouncer.pool_mode', 'session']]);
+    assert.deepEqual(client.parameters, welcome);
+    assert.equal(typesOf(await client.query('SELECT 1')), 'T D C Z:I');
+    for (const one of [client, first]) await one.end();
+  },
+  // It tells the pool mode since 1.26.
+  { since: '1.26' },
+);
+
 replicationRule('SHOW tells which server is whose', {}, async (pooler) => {
   const client = await replica(pooler);
   await client.query('SELECT 1');

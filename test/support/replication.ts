@@ -1,4 +1,4 @@
-import { copyData, reportFields, textRows, type WireMessage } from './messages.ts';
+import { copyData, query, reportFields, textRows, type WireMessage } from './messages.ts';
 import type { TestPooler } from './pooler.ts';
 import { startPostgres, type TestPostgres } from './postgres.ts';
 import type { PostgresVersion } from './postgres-files.ts';
@@ -30,6 +30,15 @@ export function replica(
 /** A client of the same pool that does not replicate. */
 export function ordinary(pooler: TestPooler): Promise<WireClient> {
   return WireClient.login(pooler, { user: 'postgres', database: 'postgres' });
+}
+
+/** Lets a logical replication client stream from a slot of its own. */
+export async function beginStream(client: WireClient, slot: string): Promise<WireClient> {
+  await client.query(`CREATE_REPLICATION_SLOT ${slot} TEMPORARY LOGICAL test_decoding`);
+  client.send(query(`START_REPLICATION SLOT ${slot} LOGICAL 0/0`));
+  const { type } = await client.next();
+  if (type !== 'W') throw new Error(`the stream began with '${type}'`);
+  return client;
 }
 
 /** The first value of what a query returns. */

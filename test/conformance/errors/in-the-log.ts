@@ -1,6 +1,7 @@
 import { int32, message, packet, query } from '../../support/messages.ts';
 import type { TestPooler } from '../../support/pooler.ts';
 import { isStuck } from '../../support/tcp-rows.ts';
+import { until } from '../../support/until.ts';
 import { WireClient } from '../../support/wire-client.ts';
 import { login } from '../support.ts';
 import { logsClosing, type Provocation, type Provocations } from './provocations.ts';
@@ -96,10 +97,9 @@ const LIMITS: Provocations = {
   cases: [
     {
       text: 'evicted',
-      // Older ones do not say for which limit.
-      since: '1.26.1',
+      differs: { because: 'PgBouncer adds since 1.26 for which limit' },
       check: (pooler, t) =>
-        logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
+        logsClosing(pooler, 'S', 'evicted', async () => {
           await (await login(t, pooler)).query('SELECT 1');
           const other = await login(t, pooler, { user: 'app_trust' });
           await other.query('SELECT 1');
@@ -157,40 +157,60 @@ const DIRTY: Provocations = {
   ],
 };
 
-/** A server that nobody has says something, which is found at the next look at what is free. */
-const unasked = (
-  title: string,
-  text: string,
-  settings: Readonly<Record<string, number>>,
-): Provocations => ({
-  title,
+/** What a server says that no client has. */
+const NOTICE = message('N', ['SNOTICE', 'C00000', 'Mbye', Buffer.of(0)]);
+
+const IDLE_DIRTY: Provocations = {
+  title: 'of idle servers that speak unasked',
   options: ({ fakes }) => ({
     databases: { app: `host=127.0.0.1 port=${fakes['saying']!.port}` },
-    settings,
   }),
   cases: [
     {
-      text,
+      text: 'SV_IDLE server got dirty',
       check: (pooler, t, { fakes }) =>
-        logsClosing(pooler, 'S', text, async () => {
+        logsClosing(pooler, 'S', 'SV_IDLE server got dirty', async () => {
           const client = await login(t, pooler);
           await client.query('one');
-          const notice = message('N', ['SNOTICE', 'C00000', 'Mbye', Buffer.of(0)]);
-          fakes['saying']!.connections.at(-1)!.send(notice);
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
+        }),
+    },
+    {
+      text: 'idle server got dirty',
+      check: async (pooler, t, { fakes }) => {
+        const client = await login(t, pooler);
+        // The regular look at all servers may find it before the next client does.
+        await until('a client finds it', async () => {
+          await client.query('one');
+          const from = pooler.log().length;
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
+          await until('it has come', () => pooler.log().includes('when not linked', from));
+          await client.query('two');
+          return pooler.log().includes('because: idle server got dirty', from);
+        });
+      },
+    },
+  ],
+};
+
+const USED_DIRTY: Provocations = {
+  title: 'of servers to be checked that speak unasked',
+  options: ({ fakes }) => ({
+    databases: { app: `host=127.0.0.1 port=${fakes['saying']!.port}` },
+    settings: { server_check_delay: 0 },
+  }),
+  cases: [
+    {
+      text: 'SV_USED server got dirty',
+      check: (pooler, t, { fakes }) =>
+        logsClosing(pooler, 'S', 'SV_USED server got dirty', async () => {
+          const client = await login(t, pooler);
+          await client.query('one');
+          fakes['saying']!.connections.at(-1)!.send(NOTICE);
         }),
     },
   ],
-});
-
-const IDLE_DIRTY = unasked('of idle servers that speak unasked', 'SV_IDLE server got dirty', {});
-
-const USED_DIRTY = unasked(
-  'of servers to be checked that speak unasked',
-  'SV_USED server got dirty',
-  {
-    server_check_delay: 0,
-  },
-);
+};
 
 const NO_END = { because: 'PgBouncer waits for a ReadyForQuery outside a transaction' };
 
