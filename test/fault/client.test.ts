@@ -233,6 +233,7 @@ test('a message of an impossible length ends the session, whatever its type', as
 
 test('a message of a type that no client sends ends the session', async (t) => {
   const fleet = await fleetOf(t, 1);
+  fleet.allowLog(/ERROR C-.* unknown pkt from client/);
   const known = new Set(Array.from('QFPBDECSHdcfX', (letter) => letter.charCodeAt(0)));
   const types = Array.from({ length: 256 }, (_, type) => type).filter((type) => !known.has(type));
   const neighbour = await Neighbour.beside(fleet);
@@ -370,6 +371,7 @@ for (const size of [1, 2]) {
     const seed = Number(process.env['PGFLEET_SEED'] ?? Date.now() % 1_000_000_000);
     t.diagnostic(`PGFLEET_SEED=${seed}`);
     const fleet = await fleetOf(t, size, { log_pooler_errors: 0 });
+    fleet.allowLog(/ERROR C-.* unknown pkt from client/);
     const workers = fleet.workers();
     const neighbours = await Promise.all([1, 2].map(() => Neighbour.beside(fleet)));
     await inLanes(

@@ -5,6 +5,8 @@ import { until } from './until.ts';
 export interface TcpRow {
   /** Bytes sent that the peer has not taken. */
   readonly unsent: number;
+  /** Bytes received that this end has not read. */
+  readonly unread: number;
   /** Kind of the timer that runs: 0 none, 1 retransmission, 2 keepalive, 4 window probe. */
   readonly timer: number;
   /** When it fires, in seconds. */
@@ -29,7 +31,8 @@ export function tcpRow({ local, remote }: TcpPorts): TcpRow {
     if (!isLocal || portOf(there) !== remote || state !== ESTABLISHED) continue;
     const [kind = '', when = ''] = timer.split(':');
     return {
-      unsent: Number.parseInt(queues, 16),
+      unsent: Number.parseInt(queues.split(':')[0] ?? '', 16),
+      unread: Number.parseInt(queues.split(':')[1] ?? '', 16),
       timer: Number.parseInt(kind, 16),
       seconds: Number.parseInt(when, 16) / TICKS_PER_SECOND,
     };
@@ -37,14 +40,14 @@ export function tcpRow({ local, remote }: TcpPorts): TcpRow {
   throw new Error('there is no such connection');
 }
 
-/** Waits until what this end sends moves no more, since its peer takes nothing. */
+/** Waits until nothing moves any more: this end's peer takes nothing, and this end reads nothing. */
 export async function isStuck(ports: TcpPorts): Promise<void> {
-  let before = 0;
+  let before = { unsent: 0, unread: 0 };
   const isSame = (): boolean => {
-    const { unsent } = tcpRow(ports);
-    const isStill = unsent > 0 && unsent === before;
-    before = unsent;
-    return isStill;
+    const row = tcpRow(ports);
+    const isStill = row.unsent === before.unsent && row.unread === before.unread;
+    before = row;
+    return isStill && row.unsent > 0 && row.unread > 0;
   };
   await until('nothing moves', isSame, { everyMs: 300 });
 }

@@ -38,7 +38,7 @@ const CLIENTS: Provocations = {
     closing('C', 'unexpected eof', async (pooler, login) => {
       const client = await login();
       client.socket.pause();
-      client.send(flood);
+      client.send(flood, query('x'.repeat(50_000_000)));
       // Nothing more is read from it, so that a write is first to find it gone.
       await isStuck({ local: pooler.port, remote: client.socket.localPort! });
       client.reset();
@@ -96,9 +96,15 @@ const LIMITS: Provocations = {
   }),
   cases: [
     {
+<<<<<<< HEAD
       text: 'evicted',
       // Older ones do not say for which limit.
       since: '1.26.1',
+=======
+      text: 'evicted for %s',
+      // Older ones do not say for which limit.
+      since: '1.26',
+>>>>>>> forward
       check: (pooler, t) =>
         logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
           await (await login(t, pooler)).query('SELECT 1');

@@ -340,7 +340,7 @@ const OF_SERVERS: readonly ErrorText[] = [
     'too many servers in the pool',
     test('surplus servers close when a pool becomes smaller, busy ones after their transactions'),
   ),
-  logged('evicted', here),
+  logged('evicted for %s', here),
   logged(
     'close_needed',
     test('RECONNECT replaces free servers, and others when their transaction has ended'),

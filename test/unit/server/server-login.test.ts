@@ -54,6 +54,16 @@ test('a key that is shorter or longer than the protocol allows ends the login', 
   }
 });
 
+test('what belongs to no login ends it, before the authentication and behind it', () => {
+  const failed = { kind: 'failed', reason: 'unknown pkt from server', refusal: null };
+  for (const bytes of [message('!'), says.textRow('a'), says.commandComplete('SELECT 1')]) {
+    assert.deepEqual(begin().hear(bytes), failed);
+    const { hear } = begin();
+    hear(says.authenticationOk());
+    assert.deepEqual(hear(bytes), failed);
+  }
+});
+
 test('a server that knows less negotiates, with both halves of its version or the minor one', () => {
   for (const version of [PROTOCOL_3_0, PROTOCOL_3_0 + 1, PROTOCOL_3_2, 0, 2]) {
     const { hear } = begin();
