@@ -96,15 +96,9 @@ const LIMITS: Provocations = {
   }),
   cases: [
     {
-<<<<<<< HEAD
       text: 'evicted',
       // Older ones do not say for which limit.
       since: '1.26.1',
-=======
-      text: 'evicted for %s',
-      // Older ones do not say for which limit.
-      since: '1.26',
->>>>>>> forward
       check: (pooler, t) =>
         logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
           await (await login(t, pooler)).query('SELECT 1');
