@@ -13,7 +13,13 @@ function kindsOf(sql: string, hasBackslashes = false): string {
 }
 
 const LEAKS: Readonly<Record<string, readonly string[]>> = {
-  prepare: ['PREPARE a AS SELECT 1', 'prepare "transaction" as select 1', ' ; Prepare a(int) AS x'],
+  prepare: [
+    'PREPARE transaction AS SELECT 1',
+    'PREPARE transaction (int) AS SELECT 1',
+    'PREPARE a AS SELECT 1',
+    'prepare "transaction" as select 1',
+    ' ; Prepare a(int) AS x',
+  ],
   listen: [
     'LISTEN a',
     'select 1; listen "b"',
@@ -53,6 +59,10 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
   set: [
     'SET search_path = a',
     "SELECT set_config('search_path', '', false)",
+    "SELECT set_config('work_mem', '1MB', false::bool)",
+    "SELECT set_config('work_mem', '1MB', (false))",
+    "SELECT set_config('work_mem', '1MB', cast('no' AS bool))",
+    "SELECT set_config('TimeZone', set_config('work_mem', '1MB', false), true)",
     "SELECT pg_catalog.set_config('work_mem', lower('1MB'), 'f'), 1",
     'SET SESSION work_mem TO 1',
     'set a.b = 1',
@@ -139,6 +149,7 @@ const HARMLESS = [
   'SET ROLE NONE',
   'SET SESSION AUTHORIZATION DEFAULT',
   "SELECT set_config('search_path', '', true)",
+  "SELECT set_config('work_mem', (SELECT a FROM b WHERE NOT c), true)",
   "SELECT set_config('TimeZone', 'UTC', false)",
   "SELECT set_config('search_path', (SELECT a FROM b WHERE c = false), $1)",
   'SELECT set_config FROM t WHERE false',
