@@ -66,15 +66,34 @@ function leaksOfStatement(tokens: SqlTokens, isTracked: (parameter: string) => b
   if (tokens.is('load')) return BIT.load;
   if (tokens.is('set')) return leakOfSet(tokens, isTracked);
   if (tokens.is('create')) return leakOfCreate(tokens);
+  if (tokens.is('explain')) return leaksOfExplain(tokens, isTracked);
   // What these name is not run.
   if (tokens.is('alter') || tokens.is('comment')) return 0;
   if (tokens.is('prepare')) {
     tokens.next();
-    // PREPARE TRANSACTION is the first half of a two-phase commit.
-    return tokens.is('transaction') ? 0 : BIT.prepare;
+    if (!tokens.is('transaction')) return BIT.prepare;
+    // With a string it is the first half of a two-phase commit, else a statement of that name.
+    return tokens.next() === Token.literal ? 0 : BIT.prepare;
   }
   const leak = tokens.is('declare') ? leakOfDeclare(tokens) : 0;
   return leak | leaksOfRest(tokens, isTracked);
+}
+
+/** EXPLAIN; with ANALYZE it makes what a CREATE TABLE AS behind it says. */
+function leaksOfExplain(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  let isRun = false;
+  let isOption = false;
+  for (;;) {
+    tokens.next();
+    if (tokens.is('analyze') || tokens.is('analyse')) isRun = true;
+    else if (tokens.isChar('(')) isOption = true;
+    else if (tokens.isChar(')')) isOption = false;
+    else if (tokens.isStatementEnd() || (!isOption && !tokens.is('verbose'))) break;
+    // A query in parentheses, which are none of options.
+    else if (tokens.is('select') || tokens.is('with') || tokens.is('values')) break;
+  }
+  if (tokens.is('create')) return isRun ? leakOfCreate(tokens) : 0;
+  return leaksOfRest(tokens, isTracked);
 }
 
 function leakOfSet(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
@@ -176,6 +195,7 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
       if (tokens.isChar('(')) leaks |= leakOfSetConfig(tokens, isTracked);
     } else if (tokens.is('into') && !isInsert) {
       tokens.next();
+      if (tokens.is('local') || tokens.is('global')) tokens.next();
       if (tokens.hasPrefix('pg_') && tokens.name === 'pg_temp') {
         tokens.next();
         if (tokens.isChar('.')) leaks |= BIT.temp_table;
@@ -194,19 +214,29 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
 }
 
 /**
- * set_config(parameter, value, is_local) for the session, when that can be seen: the last argument is
- * written as false. The opening parenthesis is at hand.
+ * set_config(parameter, value, is_local) for the session, when that can be seen: the last argument
+ * begins with a word for false. The opening parenthesis is at hand, and still is afterwards, since the
+ * arguments may hold a leak of their own.
  */
 function leakOfSetConfig(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
-  tokens.next();
-  const parameter = tokens.text;
+  const inside = tokens.ahead();
+  inside.next();
+  const parameter = inside.text;
   let depth = 1;
+  let isFirst = true;
   let isFalse = false;
-  while (!tokens.isStatementEnd()) {
-    if (tokens.isChar('(')) depth++;
-    else if (tokens.isChar(')') && --depth === 0) break;
-    isFalse = tokens.is('false') || /^f(alse)?$/i.test(tokens.text);
-    tokens.next();
+  while (!inside.isStatementEnd()) {
+    if (inside.isChar('(')) depth++;
+    else if (inside.isChar(')')) {
+      if (--depth === 0) break;
+    } else if (inside.isChar(',') && depth === 1) {
+      isFirst = true;
+      isFalse = false;
+    } else if (isFirst && !inside.is('cast')) {
+      isFirst = false;
+      isFalse = inside.is('false') || /^(?:f(?:a(?:l(?:se?)?)?)?|no?|off?|0)$/i.test(inside.text);
+    }
+    inside.next();
   }
   return isFalse && !isTracked(parameter.toLowerCase()) ? BIT.set : 0;
 }

@@ -54,6 +54,11 @@ export class SqlTokens {
     this.#hasBackslashes = hasBackslashes;
   }
 
+  /** A scanner of its own for what stands behind this token. */
+  ahead(): SqlTokens {
+    return new SqlTokens(this.#bytes, this.#at, this.#end, this.#hasBackslashes);
+  }
+
   /** Goes on to the next token and returns what it is. */
   next(): Token {
     this.#skipBlanks();

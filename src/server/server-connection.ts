@@ -601,10 +601,12 @@ export class ServerConnection
       const action = this.#reply(ServerMessage.ErrorResponse);
       return report.get('C') === SYNTAX_ERROR ? Action.take : action;
     }
-    if (usedNext !== null && isStalePlan(report)) {
+    const isStale = isStalePlan(report);
+    if (usedNext !== null && (isStale || isMissing(report))) {
       usedNext.revision++;
       this.#rerun = this.#findRerun();
-      this.#noteStalePlan(usedNext.serverName);
+      if (isStale) this.#noteStalePlan(usedNext.serverName);
+      else this.#tellRerun(`${usedNext.serverName} was deallocated behind the pooler's back`);
       if (this.#rerun !== null) {
         // What it sends now would overtake the group.
         this.client!.link.hold();
@@ -619,8 +621,13 @@ export class ServerConnection
     const { stalePlans } = this.owner;
     stalePlans.refused++;
     if (isHidden) stalePlans.hidden++;
+    this.#tellRerun(`the result of ${name} has changed since it was prepared`);
+  }
+
+  #tellRerun(why: string): void {
+    const isHidden = this.#rerun !== null;
     const outcome = isHidden ? 'it is prepared anew and run again' : 'the error is passed on';
-    this.info(`the result of ${name} has changed since it was prepared: ${outcome}`);
+    this.info(`${why}: ${outcome}`);
   }
 
   /**
@@ -866,6 +873,14 @@ function isStalePlan(report: ReadonlyMap<string, string>): boolean {
     report.get('R') === 'RevalidateCachedQuery' ||
     report.get('M') === 'cached plan must not change result type'
   );
+}
+
+/**
+ * "prepared statement … does not exist": a client has deallocated it where no tag tells of that (by
+ * the server's name, or in a DO block), or by a DEALLOCATE ALL that was still under way.
+ */
+function isMissing(report: ReadonlyMap<string, string>): boolean {
+  return report.get('C') === '26000' && report.get('R') === 'FetchPreparedStatement';
 }
 
 function whyNotConnected(error: Error | null): string {

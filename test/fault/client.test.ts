@@ -81,6 +81,8 @@ async function fleetOf(t: TestContext, size: number, settings: Section = {}): Pr
       ...settings,
     },
   });
+  // Said before the session of a client ends that sent it.
+  fleet.allowLog(/ERROR C-\S+ \S+ unknown pkt from client: /);
   t.after(() => fleet.stop());
   return fleet;
 }

@@ -39,6 +39,19 @@ const RULES: Rules = {
     assert.match(place.fleet.log(), /the result of PGBOUNCER_\d+ has changed .* run again/);
   },
 
+  'a statement that another client has deallocated unseen is prepared anew': async (place) => {
+    await inTable(place, async (client) => {
+      const [other] = await entered(place, 1);
+      const byName = `FOR s IN SELECT name FROM pg_prepared_statements LOOP
+        EXECUTE format('DEALLOCATE %I', s); END LOOP`;
+      for (const body of ["EXECUTE 'DEALLOCATE ALL'", byName]) {
+        await ask(other!, [query(`DO $$ DECLARE s text; BEGIN ${body}; END $$`)]);
+        assert.equal(linesOf(await ask(client, [...RUN, SYNC])), '2 T D C Z:I', body);
+      }
+      await other!.end();
+    });
+  },
+
   'all clients of all servers are spared the error, each with its own name': async (place) => {
     await inTable(place, async (first, server) => {
       const clients = [first, ...(await entered(place, 5))];

@@ -212,7 +212,8 @@ async function losesWorker(fleet: TestPgfleet, clients: readonly WireClient[]): 
   const [, ms] = await until('the log tells of the new worker', () =>
     /worker 2 restarted \(pid \d+, attempt 1, after (\d+)ms\)/.exec(fleet.log()),
   );
-  assert.ok(Number(ms) < 2_000, `it took ${ms} ms`);
+  // Two seconds on a machine with nothing else to do.
+  assert.ok(Number(ms) < 10_000, `it took ${ms} ms`);
   assert.match(fleet.log(), new RegExp(`WARNING worker 2 died: signal SIGKILL \\(pid ${pid}, `));
   await traffic.stop();
   assert.ok(traffic.count > before + 30);

@@ -54,7 +54,7 @@ const LEAKS: readonly (readonly [string, string, string])[] = [
   ['advisory_lock', 'a session-level advisory lock', 'SELECT pg_advisory_lock(pg_backend_pid())'],
   ['temp_table', 'a temporary table without ON COMMIT DROP', 'CREATE TEMP TABLE leak (a int)'],
   ['set', 'SET without LOCAL', "SET work_mem = '1MB'"],
-  ['role', 'SET ROLE or SET SESSION AUTHORIZATION', 'SET ROLE app'],
+  ['role', 'SET ROLE', 'SET ROLE app'],
   ['hold_cursor', 'a cursor WITH HOLD', 'BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT'],
   ['load', 'LOAD', "LOAD 'plpgsql'"],
 ];

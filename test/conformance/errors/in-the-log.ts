@@ -96,9 +96,9 @@ const LIMITS: Provocations = {
   }),
   cases: [
     {
-      text: 'evicted for %s',
+      text: 'evicted',
       // Older ones do not say for which limit.
-      since: '1.26',
+      since: '1.26.1',
       check: (pooler, t) =>
         logsClosing(pooler, 'S', 'evicted for max_db_connections', async () => {
           await (await login(t, pooler)).query('SELECT 1');

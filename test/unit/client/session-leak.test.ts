@@ -13,7 +13,13 @@ function kindsOf(sql: string, hasBackslashes = false): string {
 }
 
 const LEAKS: Readonly<Record<string, readonly string[]>> = {
-  prepare: ['PREPARE a AS SELECT 1', 'prepare "transaction" as select 1', ' ; Prepare a(int) AS x'],
+  prepare: [
+    'PREPARE transaction AS SELECT 1',
+    'PREPARE transaction (int) AS SELECT 1',
+    'PREPARE a AS SELECT 1',
+    'prepare "transaction" as select 1',
+    ' ; Prepare a(int) AS x',
+  ],
   listen: [
     'LISTEN a',
     'select 1; listen "b"',
@@ -25,6 +31,7 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
     'select PG_ADVISORY_LOCK (1, 2)',
     'SELECT pg_try_advisory_lock(1) FROM t',
     'SELECT pg_catalog.pg_advisory_lock_shared(1)',
+    'EXPLAIN (ANALYZE) (SELECT pg_advisory_lock(1))',
     'WITH a AS (SELECT "pg_try_advisory_lock_shared"(1)) SELECT * FROM a',
     "SELECT 'a', $1, $x$ text $x$, E'\\'', pg_advisory_lock(1)",
   ],
@@ -43,12 +50,19 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
     'SELECT 1 AS b INTO pg_temp.a',
     'SELECT 1 AS b INTO TEMP a',
     'SELECT * INTO TEMPORARY TABLE a FROM t',
+    'SELECT 1 AS b INTO LOCAL TEMP a',
+    'EXPLAIN ANALYZE VERBOSE CREATE TEMP TABLE a AS SELECT 1',
+    'EXPLAIN (COSTS off, ANALYZE) CREATE TABLE pg_temp.a AS SELECT 1',
     'CREATE TEMP TABLE a (b int) /* ON COMMIT DROP */',
     "CREATE TEMP TABLE a (b text DEFAULT 'ON COMMIT DROP')",
   ],
   set: [
     'SET search_path = a',
     "SELECT set_config('search_path', '', false)",
+    "SELECT set_config('work_mem', '1MB', false::bool)",
+    "SELECT set_config('work_mem', '1MB', (false))",
+    "SELECT set_config('work_mem', '1MB', cast('no' AS bool))",
+    "SELECT set_config('TimeZone', set_config('work_mem', '1MB', false), true)",
     "SELECT pg_catalog.set_config('work_mem', lower('1MB'), 'f'), 1",
     'SET SESSION work_mem TO 1',
     'set a.b = 1',
@@ -135,6 +149,7 @@ const HARMLESS = [
   'SET ROLE NONE',
   'SET SESSION AUTHORIZATION DEFAULT',
   "SELECT set_config('search_path', '', true)",
+  "SELECT set_config('work_mem', (SELECT a FROM b WHERE NOT c), true)",
   "SELECT set_config('TimeZone', 'UTC', false)",
   "SELECT set_config('search_path', (SELECT a FROM b WHERE c = false), $1)",
   'SELECT set_config FROM t WHERE false',
