@@ -40,14 +40,17 @@ export function tcpRow({ local, remote }: TcpPorts): TcpRow {
   throw new Error('there is no such connection');
 }
 
-/** Waits until nothing moves any more: this end's peer takes nothing, and this end reads nothing. */
-export async function isStuck(ports: TcpPorts): Promise<void> {
+/**
+ * Waits until nothing moves any more: this end's peer takes nothing, and this end reads nothing either
+ * unless only what it `sends` is asked for.
+ */
+export async function isStuck(ports: TcpPorts, way: 'sends' | 'both' = 'both'): Promise<void> {
   let before = { unsent: 0, unread: 0 };
   const isSame = (): boolean => {
     const row = tcpRow(ports);
     const isStill = row.unsent === before.unsent && row.unread === before.unread;
     before = row;
-    return isStill && row.unsent > 0 && row.unread > 0;
+    return isStill && row.unsent > 0 && (way === 'sends' || row.unread > 0);
   };
   await until('nothing moves', isSame, { everyMs: 300 });
 }

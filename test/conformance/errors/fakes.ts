@@ -5,12 +5,7 @@ import {
   startFakeServer,
 } from '../../support/fake-server.ts';
 import { int32, message } from '../../support/messages.ts';
-import {
-  authenticationOk,
-  textAnswer,
-  textColumns,
-  textRow,
-} from '../../support/server-messages.ts';
+import { authenticationOk, textAnswer } from '../../support/server-messages.ts';
 import type { Place } from './provocations.ts';
 
 const SALT = Buffer.from('salt').toString('base64');
@@ -25,10 +20,8 @@ async function saying(connection: FakeConnection): Promise<void> {
     const [, hex] = /^say (.*)$/.exec(sql) ?? [];
     if (hex !== undefined) connection.send(Buffer.from(hex, 'hex'));
     else if (sql === 'stay in a transaction') connection.send(textAnswer(sql, 'T'));
-    else if (sql === 'flood') {
+    else if (sql === 'stall') {
       connection.stall();
-      const rows = Array.from({ length: 500 }, () => textRow('x'.repeat(100_000)));
-      connection.send(textColumns('a'), ...rows);
       await connection.ended().catch(() => undefined);
     } else connection.send(textAnswer(sql));
   }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { bind, message, parse, query, SYNC } from '../../support/messages.ts';
-import { parameterStatus } from '../../support/server-messages.ts';
+import { parameterStatus, textColumns, textRow } from '../../support/server-messages.ts';
 import { isStuck } from '../../support/tcp-rows.ts';
 import { until } from '../../support/until.ts';
 import { fatal, lines, linesUntilClose, login, poolIs } from '../support.ts';
@@ -86,9 +86,13 @@ const SERVER_SAYS: Provocations = {
         const server = fakes['saying']!;
         const client = await login(t, pooler);
         client.socket.pause();
-        client.send(query('flood'), query('x'.repeat(50_000_000)));
-        await isStuck({ remote: server.port });
+        client.send(query('stall'), query('x'.repeat(50_000_000)));
+        // First what goes to the server gets stuck, then what comes from it.
+        await isStuck({ remote: server.port }, 'sends');
         const connection = server.connections.at(-1)!;
+        const rows = Array.from({ length: 500 }, () => textRow('x'.repeat(100_000)));
+        connection.send(textColumns('a'), ...rows);
+        await isStuck({ remote: server.port });
         await logsClosing(pooler, 'S', 'server connection closed', async () => connection.reset());
         client.destroy();
       },
