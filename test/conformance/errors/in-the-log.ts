@@ -96,7 +96,7 @@ const LIMITS: Provocations = {
   }),
   cases: [
     {
-      text: 'evicted',
+      text: 'evicted for %s',
       // Older ones do not say for which limit.
       since: '1.26.1',
       check: (pooler, t) =>
