@@ -12,13 +12,10 @@ export function leaveOldAddresses(
   addresses: readonly string[],
 ): void {
   for (const pool of pools) {
-    const { opening, linked, tested, held, idle, used } = pool;
-    for (const list of [opening, linked, tested, held, idle, used]) {
-      for (const server of list) {
-        // One whose address is still sought has the name in its place, and will get a new one.
-        const isElsewhere = server.host === host && server.address !== host;
-        if (isElsewhere && !addresses.includes(server.address)) server.isCloseNeeded = true;
-      }
+    for (const server of pool.current()) {
+      // One whose address is still sought has the name in its place, and will get a new one.
+      const isElsewhere = server.host === host && server.address !== host;
+      if (isElsewhere && !addresses.includes(server.address)) server.isCloseNeeded = true;
     }
   }
 }

@@ -162,6 +162,13 @@ export class Pool implements ServerOwner, ServerSource {
     );
   }
 
+  /** Connections that have not been told to end, in no order; the one in hand may leave its list. */
+  *current(): Generator<ServerConnection> {
+    for (const list of [this.opening, this.idle, this.used, this.tested, this.held, this.linked]) {
+      yield* list;
+    }
+  }
+
   /** Connections that have logged in and can still serve. */
   get connected(): number {
     return this.total - this.opening.size - this.closing.size;
@@ -189,8 +196,16 @@ export class Pool implements ServerOwner, ServerSource {
   /** The setting whose limit another connection would exceed; null: none. */
   get fullLimit(): string | null {
     if (!this.hasRoom) return 'pool_size';
-    if (!this.database.budget.hasRoom) return 'max_db_connections';
-    return this.#userBudget.hasRoom ? null : 'max_user_connections';
+    const full = this.#fullBudget;
+    if (full === null) return null;
+    return full === this.#userBudget ? 'max_user_connections' : 'max_db_connections';
+  }
+
+  /** A limit that it shares with other pools and that is used up; null: none. */
+  get #fullBudget(): Budget | null {
+    const { budget } = this.database;
+    if (!budget.hasRoom) return budget;
+    return this.#userBudget.hasRoom ? null : this.#userBudget;
   }
 
   /** Clients that wait for a server. */
@@ -226,12 +241,8 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Gives the client a server now, and returns true; or queues it (or refuses it) and returns false. */
   acquire(client: PoolClient): boolean {
-    if (this.isShuttingDown) {
-      if (this.#successor !== null) return this.moveOn(client).acquire(client);
-      client.refuse('08P01', 'server shutting down');
-      return false;
-    }
-    if (this.waiting.size === 0 && !this.isPaused) {
+    if (this.#successor !== null) return this.moveOn(client).acquire(client);
+    if (this.waiting.size === 0 && !this.isPaused && !this.isShuttingDown) {
       const server = this.#takeIdle();
       if (server !== null) return this.link(client, server);
     }
@@ -575,8 +586,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** Whether the limits allow one more connection, for the client that has waited longest or none. */
   hasSlotFor(first: PoolClient | null, mayEvict: boolean): boolean {
     if (!this.hasRoom && !this.#mayUseReserve(first)) return false;
-    const { budget } = this.database;
-    const full = !budget.hasRoom ? budget : !this.#userBudget.hasRoom ? this.#userBudget : null;
+    const full = this.#fullBudget;
     if (full === null) return true;
     // An evicted connection holds its slot until its end of file; `onGone` comes back here.
     if (mayEvict) {
@@ -606,7 +616,7 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Clients that come while every login fails, and no server is left, are not kept waiting. */
   #failsFast(): boolean {
-    return this.#hasLoginFailed && this.total - this.opening.size - this.closing.size === 0;
+    return this.#hasLoginFailed && this.connected === 0;
   }
 
   #isLifetimeOver(server: ServerConnection): boolean {
@@ -667,9 +677,7 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** A server is still to be replaced after `reconnect`. */
   get hasCloseNeeded(): boolean {
-    for (const list of [this.opening, this.idle, this.linked, this.tested, this.used, this.held]) {
-      for (const server of list) if (server.isCloseNeeded) return true;
-    }
+    for (const server of this.current()) if (server.isCloseNeeded) return true;
     return false;
   }
 
@@ -761,8 +769,7 @@ export class Pool implements ServerOwner, ServerSource {
   closeAll(reason: string): void {
     this.welcome = null;
     this.welcomeTracked = null;
-    const lists = [this.opening, this.idle, this.used, this.tested, this.held, this.linked];
-    for (const list of lists) for (const server of list) server.close(reason);
+    for (const server of this.current()) server.close(reason);
   }
 
   /**
