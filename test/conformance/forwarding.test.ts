@@ -20,8 +20,9 @@ import {
   textRows,
 } from '../support/messages.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
+import type { RuleCase } from '../support/rule.ts';
 import { type RuleNotes, rule } from '../support/rule.ts';
-import { type RuleCase, rules } from '../support/rules.ts';
+import { rules } from '../support/rules.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 import {

@@ -5,8 +5,9 @@ import { before, test } from 'node:test';
 import { int32, message, reportFields, sslRequest, startup } from '../support/messages.ts';
 import type { TestPooler } from '../support/pooler.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
+import type { RuleCase } from '../support/rule.ts';
 import { type RuleOptions, rule } from '../support/rule.ts';
-import { type RuleCase, rules } from '../support/rules.ts';
+import { rules } from '../support/rules.ts';
 import {
   APP,
   type Dialogue,

@@ -14,7 +14,8 @@ import {
   textRows,
 } from '../support/messages.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
-import { type RuleCase, rules } from '../support/rules.ts';
+import type { RuleCase } from '../support/rule.ts';
+import { rules } from '../support/rules.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 import {

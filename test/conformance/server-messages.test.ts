@@ -4,7 +4,8 @@ import { before, type TestContext, test } from 'node:test';
 import { type FakeConnection, type FakeServer, startFakeServer } from '../support/fake-server.ts';
 import { int16, int32, message, query, textRows } from '../support/messages.ts';
 import type { TestPooler } from '../support/pooler.ts';
-import { type RuleCase, rules } from '../support/rules.ts';
+import type { RuleCase } from '../support/rule.ts';
+import { rules } from '../support/rules.ts';
 import {
   authenticationOk,
   commandComplete,

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
 import { startup } from '../support/messages.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
-import type { RuleOptions } from '../support/rule.ts';
-import { type RuleCase, rules } from '../support/rules.ts';
+import type { RuleCase, RuleOptions } from '../support/rule.ts';
+import { rules } from '../support/rules.ts';
 import { APP, type Dialogue, fatal, rawStartup, ruleOf, WELCOME } from '../support/transcript.ts';
 import { WireClient } from '../support/wire-client.ts';
 

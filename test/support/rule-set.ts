@@ -1,9 +1,7 @@
-import { type TestContext, test } from 'node:test';
-import { hasPgbouncer, pgbouncerVersion, startPgbouncer } from './pgbouncer.ts';
-import { startPgfleet } from './pgfleet.ts';
+import type { TestContext } from 'node:test';
 import type { TestPooler } from './pooler.ts';
-import { isAtLeast, type RuleOptions } from './rule.ts';
-import { requirePackage } from './skip.ts';
+import type { RuleCase, RuleCheck, RuleOptions } from './rule.ts';
+import { rules } from './rules.ts';
 
 /** One pooler, and a database of it that no other rule of the set uses. */
 export interface RulePlace {
@@ -31,9 +29,9 @@ export function ruleSet(
   title: string,
   options: () => RuleOptions,
   since: string,
-  rules: readonly PlacedRule[],
+  placed: readonly PlacedRule[],
 ): void {
-  const names = rules.map((_, index) => `pool_${index}`);
+  const names = placed.map((_, index) => `pool_${index}`);
   const withPools = (): RuleOptions => ({
     ...options(),
     databases: {
@@ -41,26 +39,18 @@ export function ruleSet(
       ...options().databases,
     },
   });
-  test(title, async (t) => {
-    const fleet = await startPgfleet(withPools());
-    fleet.allowLog(...(options().logs ?? []));
-    t.after(() => fleet.stop());
-    for (const [index, { name, check }] of rules.entries()) {
-      await t.test(name, (step) => check({ pooler: fleet, database: names[index]! }, step));
-    }
+  const cases = placed.map(({ name, check, differs }, index): RuleCase => {
+    const inPlace =
+      (checkIt: PlaceCheck): RuleCheck =>
+      (pooler, t) =>
+        checkIt({ pooler, database: names[index]! }, t);
+    const own = { name, since, check: inPlace(check) };
+    if (differs === undefined) return own;
+    const { because, check: other } = differs;
+    return {
+      ...own,
+      differs: other === undefined ? { because } : { because, check: inPlace(other) },
+    };
   });
-  if (hasPgbouncer() && !isAtLeast(pgbouncerVersion(), since)) return;
-  test(`PgBouncer: ${title}`, async (t) => {
-    if (!requirePackage(t, 'pgbouncer', hasPgbouncer())) return;
-    const { size: _size, fleet: _fleet, logs: _logs, ...common } = withPools();
-    const bouncer = await startPgbouncer(common);
-    bouncer.allowLog(/./);
-    t.after(() => bouncer.stop());
-    for (const [index, { name, check, differs }] of rules.entries()) {
-      const own = differs === undefined ? check : differs.check;
-      if (own === undefined) continue;
-      const label = differs === undefined ? name : `${name}, but ${differs.because}`;
-      await t.test(label, (step) => own({ pooler: bouncer, database: names[index]! }, step));
-    }
-  });
+  rules(title, withPools, cases);
 }

@@ -40,26 +40,50 @@ export function rule(
   check: RuleCheck,
   notes: RuleNotes = {},
 ): void {
-  test(name, async (t) => {
-    const given = await options(t);
-    const fleet = await startPgfleet(given);
-    fleet.allowLog(...(given.logs ?? []));
-    t.after(() => fleet.stop());
-    await check(fleet, t);
-  });
-  const { since, before, differs } = notes;
-  const otherCheck = differs === undefined ? check : differs.check;
+  test(name, async (t) => check(await ourPooler(t, await options(t)), t));
+  const one = { name, check, ...notes };
+  const otherCheck = bouncerCheck(one);
   if (otherCheck === undefined) return;
-  if (since !== undefined && hasPgbouncer() && !isAtLeast(pgbouncerVersion(), since)) return;
-  if (before !== undefined && hasPgbouncer() && isAtLeast(pgbouncerVersion(), before)) return;
-  test(`PgBouncer: ${name}${differs === undefined ? '' : `, but ${differs.because}`}`, async (t) => {
+  test(`PgBouncer: ${bouncerTitle(one)}`, async (t) => {
     if (!requirePackage(t, 'pgbouncer', hasPgbouncer())) return;
-    const { size: _size, fleet: _fleet, logs: _logs, ...common } = await options(t);
-    const bouncer = await startPgbouncer(common);
-    bouncer.allowLog(/./);
-    t.after(() => bouncer.stop());
-    await otherCheck(bouncer, t);
+    await otherCheck(await bouncerPooler(t, await options(t)), t);
   });
+}
+
+/** A rule as it is registered. */
+export interface RuleCase extends RuleNotes {
+  readonly name: string;
+  readonly check: RuleCheck;
+}
+
+/** What PgBouncer is looked at with; undefined: the one that is there, if any, is not asked. */
+export function bouncerCheck({ check, since, before, differs }: RuleCase): RuleCheck | undefined {
+  if (hasPgbouncer()) {
+    if (since !== undefined && !isAtLeast(pgbouncerVersion(), since)) return undefined;
+    if (before !== undefined && isAtLeast(pgbouncerVersion(), before)) return undefined;
+  }
+  return differs === undefined ? check : differs.check;
+}
+
+export function bouncerTitle({ name, differs }: RuleCase): string {
+  return differs === undefined ? name : `${name}, but ${differs.because}`;
+}
+
+/** A fleet that is stopped with the test. */
+export async function ourPooler(t: TestContext, options: RuleOptions): Promise<TestPooler> {
+  const fleet = await startPgfleet(options);
+  fleet.allowLog(...(options.logs ?? []));
+  t.after(() => fleet.stop());
+  return fleet;
+}
+
+/** A real PgBouncer that is stopped with the test. */
+export async function bouncerPooler(t: TestContext, options: RuleOptions): Promise<TestPooler> {
+  const { size: _size, fleet: _fleet, logs: _logs, ...common } = options;
+  const bouncer = await startPgbouncer(common);
+  bouncer.allowLog(/./);
+  t.after(() => bouncer.stop());
+  return bouncer;
 }
 
 /** Whether a version such as `1.18.0` is `least` or later. */

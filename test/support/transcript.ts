@@ -8,7 +8,7 @@ import {
   startup,
   type WireMessage,
 } from './messages.ts';
-import type { RuleCase } from './rules.ts';
+import type { RuleCase } from './rule.ts';
 import { ScramClient } from './scram.ts';
 import { until } from './until.ts';
 import { type Address, WireClient } from './wire-client.ts';
