@@ -133,13 +133,16 @@ for (const [version, size] of [
       async () => {
         const pools = [one, twenty, ...narrow, ...capped, ...lonely, ...trio, reserved];
         const end = performance.now() + 3_000;
-        const peaks = await watched(postgres, () =>
-          Promise.all(
-            pools.flatMap((who) => [0, 1, 2, 3].map((turn) => churn(fleet, who, turn, end))),
-          ),
-        );
+        const peaks = await watched(postgres, (watch) => {
+          // A busy machine takes longer for so many looks.
+          const isOver = (): boolean =>
+            performance.now() >= end && (watch.looks() > 30 || performance.now() >= end + 30_000);
+          return Promise.all(
+            pools.flatMap((who) => [0, 1, 2, 3].map((turn) => churn(fleet, who, turn, isOver))),
+          );
+        });
         assertWithin(peaks);
-        assert.ok(peaks.looks >= 3, `PostgreSQL was asked ${peaks.looks} times`);
+        assert.ok(peaks.looks > 30, `PostgreSQL was asked ${peaks.looks} times`);
       },
     );
 
@@ -266,8 +269,13 @@ async function crowd(
 }
 
 /** Comes and goes until `end`, each time in another way. */
-async function churn(fleet: TestPgfleet, who: Who, turn: number, end: number): Promise<void> {
-  for (let i = turn; performance.now() < end; i++) {
+async function churn(
+  fleet: TestPgfleet,
+  who: Who,
+  turn: number,
+  isOver: () => boolean,
+): Promise<void> {
+  for (let i = turn; !isOver(); i++) {
     const client = await WireClient.login(fleet, who);
     switch (i % 6) {
       case 0:

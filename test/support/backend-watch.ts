@@ -16,6 +16,8 @@ export interface Peaks {
 export interface BackendWatch {
   /** Connections of a user or a group at the last look. */
   now(name: string): number;
+  /** How often PostgreSQL has been asked so far. */
+  looks(): number;
   /** Ends the watch and says what it has seen; throws when PostgreSQL stopped answering. */
   stop(): Promise<Peaks>;
 }
@@ -60,6 +62,7 @@ export async function watchBackends(
   watching.catch(() => undefined);
   return {
     now: (name) => sum(last, groups[name] ?? [name]),
+    looks: () => looks,
     stop: async () => {
       isStopped = true;
       await watching.finally(() => client.end());

@@ -14,7 +14,8 @@ const run = promisify(execFile);
  */
 export function temporaryFolder(): string {
   const own = process.env['PGFLEET_TEST_FOLDER'];
-  if (own !== undefined) return own;
+  // Empty would be the folder that the test is started in.
+  if (own !== undefined && own !== '') return own;
   return canServerRead([tmpdir()]) ? tmpdir() : '/tmp';
 }
 
