@@ -7,6 +7,8 @@ interface Asked {
   readonly resolve: () => void;
   readonly reject: (error: CommandError) => void;
   readonly name: string;
+  /** To be called when it is over. */
+  readonly onEnd: () => void;
 }
 
 /** Brings the control commands of this worker's consoles to the launcher, and its answers back. */
@@ -28,12 +30,14 @@ export class LauncherPort implements ControlPort {
         reject(withoutLauncher(name));
         return;
       }
-      this.#asked.set(id, { resolve, reject, name });
       // The promise stays open: nobody listens to it any more.
-      const leave = () => {
+      const leave = (): void => {
         if (this.#asked.delete(id)) this.#send({ kind: 'control_leave', id });
       };
       signal.addEventListener('abort', leave, { once: true });
+      // A session may ask thousands of times before its signal comes.
+      const onEnd = (): void => signal.removeEventListener('abort', leave);
+      this.#asked.set(id, { resolve, reject, name, onEnd });
     });
   }
 
@@ -45,13 +49,17 @@ export class LauncherPort implements ControlPort {
     const asked = this.#asked.get(id);
     this.#asked.delete(id);
     if (asked === undefined) return;
+    asked.onEnd();
     if (outcome.ok) asked.resolve();
     else asked.reject(new CommandError(outcome.text, outcome.sqlstate, outcome.detail));
   }
 
   /** The launcher has died: nothing that it was asked will be answered. */
   onLauncherGone(): void {
-    for (const { reject, name } of this.#asked.values()) reject(withoutLauncher(name));
+    for (const { reject, name, onEnd } of this.#asked.values()) {
+      onEnd();
+      reject(withoutLauncher(name));
+    }
     this.#asked.clear();
   }
 }

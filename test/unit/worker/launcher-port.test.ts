@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { getEventListeners } from 'node:events';
 import { test } from 'node:test';
 import { CommandError, type ControlCommand } from '../../../src/admin/control.ts';
 import type { FromWorker } from '../../../src/ipc/messages.ts';
@@ -55,4 +56,19 @@ test('without a launcher a command is refused by name, one that it was asked bef
   port.onLauncherGone();
   await assert.rejects(before, refusal);
   await assert.rejects(ask(), refusal);
+});
+
+test('a session may ask as often as it likes, and nothing of it stays', async () => {
+  const { port, leaving, launcher, ask } = given();
+  for (let id = 1; id <= 20; id++) {
+    const asked = ask();
+    port.onAnswer(id, id % 2 === 0 ? { ok: true } : { ok: false, text: 'no' });
+    await asked.catch(() => undefined);
+  }
+  const last = ask();
+  assert.equal(getEventListeners(leaving.signal, 'abort').length, 1);
+  launcher.isThere = false;
+  port.onLauncherGone();
+  await assert.rejects(last);
+  assert.equal(getEventListeners(leaving.signal, 'abort').length, 0);
 });
