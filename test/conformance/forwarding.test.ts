@@ -35,6 +35,7 @@ import {
   login,
   logSince,
   poolIs,
+  STALLS,
 } from './support.ts';
 
 let postgres: TestPostgres;
@@ -91,11 +92,6 @@ interface Exchange extends RuleNotes {
 const LOSES_SERVER = {
   because:
     'PgBouncer takes CopyInResponse for the beginning of a COPY, and the server is never free again',
-};
-
-/** Several requests in one write. */
-const STALLS = {
-  because: 'now and then PgBouncer leaves a request lying that came in one write with another',
 };
 
 const EXCHANGES: readonly Exchange[] = [

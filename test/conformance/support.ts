@@ -83,6 +83,11 @@ export async function isFree(
   await other.end();
 }
 
+/** Several requests in one write. */
+export const STALLS = {
+  because: 'now and then PgBouncer leaves a request lying that came in one write with another',
+};
+
 /** Process id of the server that answers the client's next query. */
 export async function pidOf(client: WireClient): Promise<number> {
   const row = (await client.query('SELECT pg_backend_pid()')).find(({ type }) => type === 'D');
