@@ -206,7 +206,8 @@ const FORGETS =
 
 rule(
   'a peer has as many requests at one time as its pool_size says, and then the next',
-  () => options(`host=127.0.0.1 port=${peer.port} pool_size=2`),
+  // One worker, which has all of the limit.
+  () => ({ ...options(`host=127.0.0.1 port=${peer.port} pool_size=2`), size: 1 }),
   async (pooler, t) => {
     const requesters = await sixRequests(pooler, t, 2);
     peer.releaseCancels();
@@ -220,6 +221,19 @@ rule(
       check: async (pooler, t) => void (await sixRequests(pooler, t, 1)),
     },
   },
+);
+
+rule(
+  'a peer has no more than that of all workers together',
+  () => options(`host=127.0.0.1 port=${peer.port} pool_size=2`),
+  async (pooler, t) => {
+    // It may be that all of them come to one worker, whose share is 1.
+    const requesters = await sixRequests(pooler, t, 1);
+    peer.releaseCancels();
+    for (const requester of requesters) assert.deepEqual(await requester.untilClose(), []);
+    assert.equal(peer.cancels.length, 6);
+  },
+  { since: SINCE, differs: { because: 'it has no workers' } },
 );
 
 rule(
