@@ -60,6 +60,9 @@ const MAX_SCANNED_BYTES = 1 << 18;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
+/** The kind of socket that a client has come in by. */
+export type SocketKind = 'tcp' | 'unix';
+
 export class ClientSession implements LinkHandler, FrameSink, PoolClient, CancelTarget {
   listPrev: PoolClient | null = null;
   listNext: PoolClient | null = null;
@@ -95,6 +98,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   readonly statements: ClientStatements;
   readonly #context: ClientContext;
   #link: Link | null = null;
+  #kind: SocketKind = 'tcp';
   #address = '';
   #port = 0;
   #login: ClientLogin | null;
@@ -126,11 +130,16 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.#link!;
   }
 
-  /** Gives the session its socket; called once. `listenPort` stands for the port of Unix clients. */
-  attach(link: Link, listenPort: number): void {
+  /**
+   * Gives the session its socket; called once. `kind` is that of the listening socket: a TCP client
+   * that is gone again has no address either, and must not be taken for one of the Unix socket.
+   * `listenPort` stands for the port of Unix clients.
+   */
+  attach(link: Link, listenPort: number, kind: SocketKind): void {
     this.#link = link;
     const { remoteAddress, remotePort } = link.socket;
-    this.#address = remoteAddress === undefined ? 'unix' : remoteAddress.replace(/^::ffff:/, '');
+    this.#kind = kind;
+    this.#address = kind === 'unix' ? 'unix' : (remoteAddress ?? '').replace(/^::ffff:/, '');
     this.#port = remotePort ?? listenPort;
   }
 
@@ -143,7 +152,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get isUnix(): boolean {
-    return this.#address === 'unix';
+    return this.#kind === 'unix';
   }
 
   get isWelcomed(): boolean {

@@ -9,7 +9,7 @@ import {
   type CancelTimeouts,
 } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
-import { ClientSession, ClientState } from '../client/client-session.ts';
+import { ClientSession, ClientState, type SocketKind } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
@@ -213,8 +213,8 @@ export class Worker {
       handOff: (session, target, received) => this.#handOff(session, target, received),
       onSessionEnd: (session) => this.#onSessionEnd(session),
     };
-    this.#listeners = new Listeners(start.listeners, settings.listen_backlog, (socket, label) =>
-      this.#onConnection(socket, label),
+    this.#listeners = new Listeners(start.listeners, settings.listen_backlog, (socket, kind) =>
+      this.#onConnection(socket, kind),
     );
   }
 
@@ -302,7 +302,8 @@ export class Worker {
   /** A client that another worker passes on. */
   takeHandoff(message: Handoff, handle: object): void {
     inTurn(() => {
-      const session = this.#open((client) => wrapHandle(handle, client, this.#sockets));
+      const { socketKind } = message;
+      const session = this.#open(socketKind, (client) => wrapHandle(handle, client, this.#sockets));
       session.visited = message.visited;
       const received = Buffer.from(message.received, 'base64');
       session.link.read(received.length, received);
@@ -353,17 +354,17 @@ export class Worker {
     void this.#mesh.close().finally(onStopped);
   }
 
-  #onConnection(socket: Socket, _label: string): void {
+  #onConnection(socket: Socket, kind: SocketKind): void {
     inTurn(() => {
-      this.#open((client) => acceptLink(socket, client, this.#sockets));
+      this.#open(kind, (client) => acceptLink(socket, client, this.#sockets));
     });
   }
 
-  #open(makeLink: (session: ClientSession) => Link): ClientSession {
+  #open(kind: SocketKind, makeLink: (session: ClientSession) => Link): ClientSession {
     const session = new ClientSession(this.#context);
     this.sessions.add(session);
     this.#context.admission.total++;
-    session.attach(makeLink(session), this.#index.settings.listen_port);
+    session.attach(makeLink(session), this.#index.settings.listen_port, kind);
     this.#control.suspension.admit(session);
     return session;
   }

@@ -52,7 +52,7 @@ export class TestClient {
     this.session = new ClientSession(context);
     const link = new Link(this.socket as unknown as Socket, this.session);
     context.admission.total++;
-    this.session.attach(link, 6432);
+    this.session.attach(link, 6432, 'unix');
   }
 
   send(...messages: readonly Buffer[]): void {
