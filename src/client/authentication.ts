@@ -7,6 +7,7 @@ import type { DatabaseEntry } from '../config/config.ts';
 import { log } from '../log/logger.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
+import { after } from './login-wait.ts';
 import type { StartupRequest } from './startup-parameters.ts';
 
 /** How the log names what a client asks for by `replication`. */
@@ -15,6 +16,8 @@ const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as
 /** Who asks to come in, and for what. */
 export interface LoginRequest {
   readonly user: string;
+  /** As the client has sent it; the console is `pgbouncer`. */
+  readonly database: string;
   /** null: the console, or a database that nobody has heard of. */
   readonly entry: DatabaseEntry | null;
   readonly replication: StartupRequest['replication'];
@@ -48,6 +51,16 @@ export class Authentication {
     this.#after(this.#context.findUser(user, entry), (lookup) => this.#onLookup(lookup));
   }
 
+  /** Lets the pooler's own account in without a question. */
+  acceptOwner(): void {
+    const session = this.#session;
+    if (this.#context.index.settings.log_connections) {
+      session.info('pgbouncer access from unix socket');
+    }
+    this.#logAttempt();
+    this.#request.onAccepted();
+  }
+
   /** Takes the body of a PasswordMessage, whatever its kind. */
   onPassword(body: Buffer): void {
     // Only a held link can be before its question, and it brings no message.
@@ -60,14 +73,32 @@ export class Authentication {
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    const { index, fleetSecret } = this.#context;
-    const { user } = this.#request;
     this.#logAttempt();
+    const method = this.#method();
+    if (method === null) return session.fatal('no authentication method is found');
+    const asksSystem = method.kind === 'peer' && session.isUnix;
+    const osUser = asksSystem ? this.#context.unixOwner.name() : null;
+    this.#after(osUser, (name) => this.#ask(method, name));
+  }
+
+  /** How the client is to prove its name; null: the HBA file has no rule for it. */
+  #method(): LoginMethod | null {
+    const { hba, index } = this.#context;
+    if (hba === null) return methodOf(index.settings.auth_type);
+    const { database, user, replication } = this.#request;
+    const isPhysicalReplication = replication === 'physical';
+    return hba.methodFor({ connection: this.#session, database, user, isPhysicalReplication });
+  }
+
+  /** Sends the first question. */
+  #ask(method: LoginMethod, osUser: string | null): void {
+    const { isUnix, address, tls } = this.#session;
+    const { index, fleetSecret } = this.#context;
     this.#exchange = startClientAuth({
-      method: methodOf(index.settings.auth_type),
-      user,
-      secret: lookup.secret,
-      connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
+      method,
+      user: this.#request.user,
+      secret: this.#secret,
+      connection: { isUnix, address, tls, osUser },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
       random: randomBytes,
@@ -108,25 +139,8 @@ export class Authentication {
     this.#context.passThrough.remember(this.#session.userName, this.#secret, keys);
   }
 
-  /** Goes on with a value at once, or with a promised one when it is there and the client still is. */
   #after<T>(value: T | Promise<T>, goOn: (value: T) => void): void {
-    if (!(value instanceof Promise)) {
-      goOn(value);
-      return;
-    }
-    const session = this.#session;
-    session.link.hold();
-    value.then(
-      (result) => {
-        if (session.isClosed) return;
-        goOn(result);
-        if (!session.isClosed) session.link.replay();
-      },
-      (error: unknown) => {
-        log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
-        session.fatal('bouncer config error');
-      },
-    );
+    after(this.#session, value, goOn);
   }
 }
 
@@ -138,6 +152,8 @@ function methodOf(authType: string): LoginMethod {
     case 'md5':
     case 'scram-sha-256':
       return { kind: authType };
+    case 'cert':
+      return { kind: authType, map: null, clientname: 'any' };
     default:
       throw new Error(`auth_type ${authType} passed the configuration's checks`);
   }

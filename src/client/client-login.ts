@@ -30,6 +30,7 @@ import {
 import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
+import { after } from './login-wait.ts';
 import { readStartup, type StartupRequest } from './startup-parameters.ts';
 
 /**
@@ -43,6 +44,8 @@ const NO = Buffer.from('N');
 const MAX_USER_BYTES = 128;
 /** Longest database name shown in an error. */
 const MAX_DATABASE_BYTES = 63;
+/** Login name of the pooler's own account, at the console. */
+const OWN_USER = 'pgbouncer';
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
 
@@ -248,7 +251,20 @@ export class ClientLogin {
     this.#authenticate(user, () => null);
   }
 
+  /** The pooler's own account may come in as `pgbouncer` without a password, by the Unix socket. */
   #onConsole(request: StartupRequest): void {
+    const session = this.#session;
+    if (!session.isUnix || request.user !== OWN_USER) return this.#askForConsole(request);
+    this.#stage = LoginStage.authenticating;
+    after(session, this.#context.unixOwner.isKnown(), (isOwn) => {
+      if (!isOwn) return this.#askForConsole(request);
+      session.identify('pgbouncer', OWN_USER);
+      this.#rights = 'admin';
+      this.#authentication(OWN_USER, () => null).acceptOwner();
+    });
+  }
+
+  #askForConsole(request: StartupRequest): void {
     const session = this.#session;
     const { adminUsers, statsUsers, admission } = this.#context;
     const { user } = request;
@@ -269,14 +285,21 @@ export class ClientLogin {
 
   #authenticate(user: string, onFound: LoginRequest['onFound']): void {
     this.#stage = LoginStage.authenticating;
-    this.#auth = new Authentication(this.#session, this.#context, {
+    this.#auth = this.#authentication(user, onFound);
+    this.#auth.begin();
+  }
+
+  #authentication(user: string, onFound: LoginRequest['onFound']): Authentication {
+    const request = this.#request!;
+    const isConsole = this.#session.databaseName === 'pgbouncer';
+    return new Authentication(this.#session, this.#context, {
       user,
+      database: isConsole ? 'pgbouncer' : request.database || request.user,
       entry: this.#entry,
-      replication: this.#request!.replication,
+      replication: request.replication,
       onFound,
       onAccepted: () => this.#onAuthenticated(),
     });
-    this.#auth.begin();
   }
 
   #onAuthenticated(): void {

@@ -1,3 +1,4 @@
+import { HbaRules } from '../auth/hba.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
@@ -12,6 +13,7 @@ import type { TrackedNames } from '../server/parameters.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
+import type { UnixOwner } from './unix-owner.ts';
 
 /** What is known of a login name. */
 export type UserLookup =
@@ -29,6 +31,8 @@ export interface ClientConfig {
   ignoredParameters: ReadonlySet<string>;
   adminUsers: ReadonlySet<string>;
   statsUsers: ReadonlySet<string>;
+  /** Null where `auth_type` is not `hba`. */
+  hba: HbaRules | null;
 }
 
 /** What a configuration says about clients. */
@@ -39,6 +43,7 @@ export function clientConfig(index: ConfigIndex): ClientConfig {
     ignoredParameters: new Set(splitNames(ignore_startup_parameters)),
     adminUsers: new Set(splitNames(admin_users)),
     statsUsers: new Set(splitNames(stats_users)),
+    hba: index.config.hba === null ? null : new HbaRules(index.config.hba),
   };
 }
 
@@ -52,6 +57,7 @@ export interface ClientContext extends ClientConfig {
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
   readonly console: LocalBackendFactory;
+  readonly unixOwner: UnixOwner;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
   /** What is stored for a login name; `entry` is the database asked for, null at the console. */

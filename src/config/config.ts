@@ -7,6 +7,8 @@
  * string and null where it has none.
  */
 
+import type { AuthUser } from './auth-file.ts';
+import type { HbaConfig } from './hba-rules.ts';
 import type { FleetSettings, Settings } from './schema.ts';
 
 export type PoolMode = 'session' | 'transaction' | 'statement';
@@ -83,8 +85,10 @@ export interface Config {
   readonly autoDatabase: DatabaseEntry | null;
   readonly users: readonly UserEntry[];
   readonly peers: readonly PeerEntry[];
-  /** Content of `auth_file` as the launcher read it; null when none is set or it could not be read. */
-  readonly authFileText: string | null;
+  /** Users of `auth_file` as the launcher read it; null when none is set or it could not be read. */
+  readonly authUsers: readonly AuthUser[] | null;
+  /** What `auth_hba_file` and `auth_ident_file` say; null where `auth_type` is not `hba`. */
+  readonly hba: HbaConfig | null;
   /** Keys of `[pgbouncer]` and `[fleet]` that the file itself sets. */
   readonly given: readonly string[];
 }

@@ -31,8 +31,6 @@ const NOT_YET = 'is not supported yet by this version';
 
 /** Settings that decide who gets in. To ignore one would open a door, so each stops the start. */
 const notYetSecurity: readonly Refusal[] = [
-  { key: 'auth_type', values: ['cert'], why: NOT_YET },
-  { key: 'auth_type', values: ['hba'], why: NOT_YET },
   { key: 'auth_type', values: ['ldap'], why: NOT_YET },
   {
     key: 'client_tls_sslmode',
@@ -78,6 +76,22 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
 
 /** Settings that are no use without another. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
+  return [...checkCert(config.settings, given), ...checkPeers(config, given)];
+}
+
+/** As in PgBouncer; the method `cert` of an HBA line has no such check, and lets nobody in then. */
+function checkCert(settings: Settings, given: readonly Given[]): Problem[] {
+  const own = given.find((one) => one.section === 'pgbouncer' && one.key === 'auth_type');
+  if (settings.auth_type !== 'cert' || own === undefined) return [];
+  const texts: string[] = [];
+  if (settings.client_tls_sslmode !== 'verify-full') {
+    texts.push('auth_type=cert requires client_tls_sslmode=SSLMODE_VERIFY_FULL');
+  }
+  if (settings.client_tls_ca_file === '') texts.push('auth_type=cert requires client_tls_ca_file');
+  return texts.map((text) => problemAt(own, text, 'error'));
+}
+
+function checkPeers(config: Config, given: readonly Given[]): Problem[] {
   if (config.peers.length === 0 || config.settings.peer_id > 0) return [];
   const text = '[peers] has no effect while peer_id is 0: cancel requests are not passed on';
   const own = given.find((one) => one.section === 'pgbouncer' && one.key === 'peer_id');

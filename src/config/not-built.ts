@@ -19,8 +19,6 @@ interface NotBuiltIn<Section, Key> {
 
 export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'auth_dbname' },
-  { section: 'pgbouncer', key: 'auth_hba_file' },
-  { section: 'pgbouncer', key: 'auth_ident_file' },
   { section: 'pgbouncer', key: 'auth_ldap_options' },
   { section: 'pgbouncer', key: 'auth_query' },
   { section: 'pgbouncer', key: 'auth_user' },

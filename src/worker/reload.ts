@@ -1,5 +1,5 @@
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
-import { parseUserlist } from '../auth/userlist.ts';
+import { readUserlist } from '../auth/userlist.ts';
 import type { Config } from '../config/config.ts';
 import { ConfigIndex } from '../config/effective.ts';
 import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
@@ -17,23 +17,20 @@ export interface BuiltConfig {
 
 /**
  * Builds what can fail.
- * @param running what is in force; secrets of an unchanged `auth_file` are shared with it, because
+ * @param running what is in force; secrets of unchanged lines of `auth_file` are shared with it, because
  * keys that were derived from them are cached with them
  * @throws Error when a file of the configuration cannot be used (TLS)
  */
 export function buildConfig(config: Config, running: BuiltConfig | null): BuiltConfig {
   const tls = new ServerTls(config.settings);
   tls.check();
-  const isSame = running !== null && running.index.config.authFileText === config.authFileText;
-  const secrets = isSame ? running.secrets : readUsers(config);
+  const known = running === null ? null : usersOf(running);
+  const secrets = readUserlist(config.authUsers ?? [], known);
   return { index: new ConfigIndex(config), secrets, tls };
 }
 
-function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {
-  if (authFileText === null) return new Map();
-  const { users, problems } = parseUserlist(authFileText);
-  for (const { line, text } of problems) log.error(`${text} (${settings.auth_file}:${line})`);
-  return users;
+function usersOf({ index, secrets }: BuiltConfig) {
+  return { users: index.config.authUsers ?? [], secrets };
 }
 
 interface Prepared {

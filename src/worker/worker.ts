@@ -11,6 +11,7 @@ import {
 import { Admission } from '../client/admission.ts';
 import { ClientSession, ClientState, type SocketKind } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
+import { UnixOwner } from '../client/unix-owner.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   ConfigIndex,
@@ -23,7 +24,7 @@ import type { Settings } from '../config/schema.ts';
 import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { ControlAction, StopMode } from '../ipc/control.ts';
-import type { FromWorker, Handoff, StartMessage } from '../ipc/messages.ts';
+import type { FromWorker, Handoff, ListenerGrant, StartMessage } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
@@ -204,6 +205,7 @@ export class Worker {
       cancelKeys: keys,
       passThrough: this.#passThrough,
       console,
+      unixOwner: new UnixOwner(pathOf(start.listeners), settings.unix_socket_mode),
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
       findUser: (user) => ({ kind: 'found', secret: this.#built.secrets.get(user) ?? null }),
       isShuttingDown: false,
@@ -475,6 +477,12 @@ function cancelTimeouts(settings: Settings): CancelTimeouts {
     peerConnectMs: settings.server_connect_timeout * 1000,
     peerRetryMs: settings.server_login_retry * 1000,
   };
+}
+
+/** The Unix socket's file; null: there is no socket, or it is an abstract one. */
+function pathOf(listeners: readonly ListenerGrant[]): string | null {
+  const path = listeners.find(({ kind }) => kind === 'unix')?.host ?? null;
+  return path === null || path.startsWith('\0') ? null : path;
 }
 
 function socketOptions(settings: Settings): SocketOptions {

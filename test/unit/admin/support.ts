@@ -76,7 +76,8 @@ export function config(fields: Partial<Config> = {}): Config {
     autoDatabase: null,
     users: [],
     peers: [],
-    authFileText: null,
+    authUsers: null,
+    hba: null,
     given: [],
     ...fields,
   };

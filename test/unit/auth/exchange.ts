@@ -38,7 +38,7 @@ export function clientAuth(changes: AuthChanges): ClientAuth {
     method: { kind: method },
     user: 'user',
     secret: null,
-    connection: { isUnix: false, address: '127.0.0.1', tls: null },
+    connection: { isUnix: false, address: '127.0.0.1', tls: null, osUser: null },
     scramIterations: 4096,
     fleetSecret: FLEET_SECRET,
     random: seededRandom(1),

@@ -8,6 +8,7 @@ import { Admission } from '../../../src/client/admission.ts';
 import { ClientSession } from '../../../src/client/client-session.ts';
 import type { ClientContext } from '../../../src/client/context.ts';
 import type { LocalBackend, LocalPeer } from '../../../src/client/local-backend.ts';
+import { UnixOwner } from '../../../src/client/unix-owner.ts';
 import { splitNames } from '../../../src/config/values.ts';
 import { Link } from '../../../src/net/link.ts';
 import { inTurn } from '../../../src/net/turn.ts';
@@ -136,6 +137,8 @@ export function clientWorld(
     ignoredParameters: new Set(splitNames(index.settings.ignore_startup_parameters)),
     adminUsers: new Set(['admin']),
     statsUsers: new Set(['stats']),
+    hba: null,
+    unixOwner: new UnixOwner(null, 0o777),
     pools: given.pools,
     admission: new Admission(index, 0, 1),
     cancelKeys: new CancelKeys<CancelTarget>(0, 0),
