@@ -14,7 +14,8 @@ function der(tag: number, ...parts: Buffer[]): Buffer {
 }
 
 const id = (hex: string): Buffer => der(6, Buffer.from(hex, 'hex'));
-const algorithm = (hex: string, parameters = NULL): Buffer => der(0x30, id(hex), parameters);
+const algorithm = (hex: string, parameters: Buffer = NULL): Buffer =>
+  der(0x30, id(hex), parameters);
 
 /** What a certificate signed so looks like from outside; nobody checks the signature here. */
 function certificate(signature: Buffer): Buffer {
