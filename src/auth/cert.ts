@@ -102,7 +102,7 @@ function isSameName(pattern: string, name: string): boolean {
   // At least two labels below the star, and none of the first two empty.
   if (!/^\*\.[^.]+\.(?:[^.].*)?$/s.test(pattern)) return false;
   const dot = name.indexOf('.');
-  return dot !== -1 && name.length > dot + 1 && lower(name.slice(dot)) === lower(pattern.slice(1));
+  return dot > 0 && name.length > dot + 1 && lower(name.slice(dot)) === lower(pattern.slice(1));
 }
 
 /** As C's strcasecmp: other letters than ASCII's have one case only. */
