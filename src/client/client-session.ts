@@ -5,7 +5,13 @@ import type { Pool } from '../pool/pool.ts';
 import type { PoolClient, ServerSource } from '../pool/pool-client.ts';
 import type { ReplicationRequest } from '../pool/replication.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
-import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
+import {
+  mayDeallocateAll,
+  parseNameEnd,
+  Shape,
+  saysDeallocateAll,
+  shapeOf,
+} from '../prepared/messages.ts';
 import { Outcome, type Translation } from '../prepared/translator.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import { RequestAction, RequestKind } from '../server/requests-in-flight.ts';
@@ -339,6 +345,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
           const action = this.#judge(bytes, at, total, end);
           if (action !== Action.forward) return action;
         }
+        if (mayDeallocateAll(bytes, at, total, end)) {
+          return this.#onShortQuery(bytes, at, total, end);
+        }
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
         if (this.#isAnsweredHere && this.server === null && total === HEADER_BYTES) {
@@ -505,6 +514,21 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     server.isReady = false;
     server.requests.push(kind, RequestAction.forward);
     return Action.forward;
+  }
+
+  /**
+   * A Query that may be DEALLOCATE ALL or DISCARD ALL. What is sent behind it before its answer must
+   * not count on the statements that the server had.
+   */
+  #onShortQuery(bytes: Buffer, at: number, total: number, end: number): Action {
+    if (end - at < total) {
+      return this.#walker.waitFor(end - at > HEADER_BYTES ? total : HEADER_BYTES + 1);
+    }
+    const action = this.#request(RequestKind.query);
+    if (action === Action.forward && saysDeallocateAll(bytes, at, total)) {
+      this.server!.statements.onDeallocateAllSent();
+    }
+    return action;
   }
 
   /**
