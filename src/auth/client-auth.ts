@@ -8,7 +8,12 @@ import type { StoredSecret } from './secret.ts';
 
 export type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
 
-const ACCEPTED: AuthStep = { kind: 'accepted', message: null, clientKeys: null };
+const ACCEPTED: AuthStep = {
+  kind: 'accepted',
+  message: null,
+  clientKeys: null,
+  password: null,
+};
 const PASSWORD_FAILED: AuthStep = {
   kind: 'refused',
   text: 'password authentication failed',
@@ -24,13 +29,15 @@ const TRUST_FAILED: AuthStep = {
   text: '"trust" authentication failed',
   detail: null,
 };
+const REJECTED: AuthStep = { kind: 'refused', text: 'login rejected', detail: null };
 
 /**
  * Starts the login of one client by `request.method` (PgBouncer's `auth_type`). An unknown user and
  * one with an empty secret go through the same messages as others and fail at the end.
  */
 export function startClientAuth(request: ClientAuthRequest): ClientAuth {
-  switch (request.method) {
+  const { method } = request;
+  switch (method.kind) {
     case 'any':
       return new Settled(ACCEPTED);
     case 'trust':
@@ -42,6 +49,12 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
       return request.secret?.kind === 'scram' ? new ClientScram(request) : new ClientMd5(request);
     case 'scram-sha-256':
       return new ClientScram(request);
+    case 'reject':
+      return new Settled(REJECTED);
+    case 'cert':
+    case 'peer':
+    case 'ldap':
+      throw new InvariantError(`method ${method.kind} passed the configuration's checks`);
   }
 }
 

@@ -128,6 +128,7 @@ export class ClientScram implements ClientAuth {
       message: authRequest(AuthCode.saslFinal, Buffer.from(`v=${signature}`)),
       // Keys of a verifier made up here fit no server.
       clientKeys: secret.kind === 'scram' ? { clientKey, serverKey: verifier.serverKey } : null,
+      password: null,
     };
   }
 

@@ -1,13 +1,17 @@
+import type { Secret } from '../util/secret.ts';
+import type { ClientConnection } from './client-connection.ts';
+import type { LoginMethod } from './login-method.ts';
 import type { ScramKeys } from './scram.ts';
 import type { StoredSecret } from './secret.ts';
 
 /** A login to the pooler, as the session asks for it. */
 export interface ClientAuthRequest {
-  readonly method: 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256';
+  readonly method: LoginMethod;
   /** Name from the startup packet. */
   readonly user: string;
   /** What is stored for that name; null: nobody has it. */
   readonly secret: StoredSecret | null;
+  readonly connection: ClientConnection;
   /** `scram_iterations`: for users stored as plain text and unknown ones. */
   readonly scramIterations: number;
   /** Random secret that all workers of the fleet share: salts of users that have none. */
@@ -26,6 +30,8 @@ export type AuthStep =
       readonly message: Buffer | null;
       /** Keys that the client proved, for SCRAM pass-through. */
       readonly clientKeys: ScramKeys | null;
+      /** Password that another service has found right, for logins to servers (`ldap`). */
+      readonly password: Secret | null;
     }
   | {
       readonly kind: 'refused';

@@ -1,6 +1,4 @@
-import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { type AuthStep, type ClientAuth, startClientAuth } from '../auth/client-auth.ts';
 import { KEY_BYTES, LONG_KEY_BYTES } from '../cancel/cancel-keys.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
@@ -8,7 +6,6 @@ import {
   effectiveQueryWaitTimeout,
   poolUserOf,
 } from '../config/effective.ts';
-import { log } from '../log/logger.ts';
 import { PGBOUNCER_VERSION } from '../log/version.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import {
@@ -30,6 +27,7 @@ import {
   parameterStatus,
   READY_IDLE,
 } from '../wire/encode.ts';
+import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
 import { readStartup, type StartupRequest } from './startup-parameters.ts';
@@ -48,9 +46,6 @@ const MAX_DATABASE_BYTES = 63;
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
 
-/** How the log names what a client asks for by `replication`. */
-const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
-
 const LoginStage = { startup: 0, authenticating: 1, awaitingPool: 2, over: 3 } as const;
 type LoginStage = (typeof LoginStage)[keyof typeof LoginStage];
 
@@ -62,10 +57,10 @@ export class ClientLogin {
   /** Version of the protocol that the client and we speak. */
   #version: number = RequestCode.protocol3;
   #entry: DatabaseEntry | null = null;
-  #auth: ClientAuth | null = null;
+  #auth: Authentication | null = null;
   /** Setting whose limit this client exceeds, of its database or its user. */
   #exceeded: string | null = null;
-  #rights: 'admin' | 'stats' | null = null;
+  #rights: 'admin' | 'stats' = 'stats';
 
   constructor(session: ClientSession, context: ClientContext) {
     this.#session = session;
@@ -165,7 +160,7 @@ export class ClientLogin {
       return end - at;
     }
     if (end - at < total) return this.#need(total);
-    this.#onAuthStep(this.#auth!.onMessage(bytes.subarray(at + HEADER_BYTES, at + total)));
+    this.#auth!.onPassword(bytes.subarray(at + HEADER_BYTES, at + total));
     return total;
   }
 
@@ -250,90 +245,38 @@ export class ClientLogin {
     }
     session.identify(entry === null ? '' : database, user);
     session.admit();
-    this.#authenticate(user);
+    this.#authenticate(user, () => null);
   }
 
   #onConsole(request: StartupRequest): void {
     const session = this.#session;
     const { adminUsers, statsUsers, admission } = this.#context;
-    const isAdmin = adminUsers.has(request.user);
-    const isKnown = this.#context.secretOf(request.user) !== null;
-    session.identify('pgbouncer', this.#isAny ? 'pgbouncer' : request.user);
+    const { user } = request;
+    const isAdmin = adminUsers.has(user);
+    const isStats = this.#isAny || statsUsers.has(user);
+    session.identify('pgbouncer', this.#isAny ? 'pgbouncer' : user);
     if (!isAdmin) {
       const exceeded = admission.exceeded(null, 'pgbouncer', session.userName);
       if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
       session.admit();
     }
     if (isAdmin) this.#rights = 'admin';
-    else if (this.#isAny || statsUsers.has(request.user)) this.#rights = 'stats';
-    else if (isKnown) return session.fatal('not allowed');
-    this.#authenticate(request.user);
-  }
-
-  #authenticate(user: string): void {
-    const { index, fleetSecret } = this.#context;
-    const { settings } = index;
-    this.#stage = LoginStage.authenticating;
-    if (settings.log_connections) {
-      const database = this.#session.databaseName || '(nodb)';
-      const replication = REPLICATION_WORD[this.#request!.replication];
-      this.#session.info(
-        `login attempt: db=${database} user=${user} tls=no replication=${replication}`,
-      );
-    }
-    this.#auth = startClientAuth({
-      method: methodOf(settings.auth_type),
-      user,
-      secret: this.#context.secretOf(user),
-      scramIterations: settings.scram_iterations,
-      fleetSecret,
-      random: randomBytes,
-    });
-    this.#onAuthStep(this.#auth.begin());
-  }
-
-  #onAuthStep(step: AuthStep | Promise<AuthStep>): void {
-    const session = this.#session;
-    if (!(step instanceof Promise)) {
-      this.#takeAuthStep(step);
-      return;
-    }
-    session.link.hold();
-    step.then(
-      (result) => {
-        if (session.isClosed) return;
-        this.#takeAuthStep(result);
-        if (!session.isClosed && !this.isAwaitingPool) session.link.replay();
-      },
-      (error: unknown) => {
-        log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
-        session.fatal('bouncer config error');
-      },
+    // A name that nobody has goes on, and fails like a wrong password.
+    this.#authenticate(user, (secret) =>
+      isAdmin || isStats || secret === null ? null : 'not allowed',
     );
   }
 
-  #takeAuthStep(step: AuthStep): void {
-    const session = this.#session;
-    if (step.kind === 'send') {
-      session.link.write(step.message);
-    } else if (step.kind === 'refused') {
-      if (step.detail !== null) log.error(session.prefixed(step.detail));
-      if (this.#context.index.settings.log_connections) {
-        const database = session.databaseName || '(nodb)';
-        session.info(`login failed: db=${database} user=${session.userName}`);
-      }
-      session.fatal(step.text);
-    } else {
-      if (step.message !== null) session.link.write(step.message);
-      if (step.clientKeys !== null) this.#rememberKeys(step.clientKeys);
-      this.#onAuthenticated();
-    }
-  }
-
-  #rememberKeys(keys: NonNullable<Extract<AuthStep, { kind: 'accepted' }>['clientKeys']>): void {
-    const user = this.#session.userName;
-    const secret = this.#context.secretOf(user);
-    if (secret !== null) this.#context.passThrough.remember(user, secret, keys);
+  #authenticate(user: string, onFound: LoginRequest['onFound']): void {
+    this.#stage = LoginStage.authenticating;
+    this.#auth = new Authentication(this.#session, this.#context, {
+      user,
+      entry: this.#entry,
+      replication: this.#request!.replication,
+      onFound,
+      onAccepted: () => this.#onAuthenticated(),
+    });
+    this.#auth.begin();
   }
 
   #onAuthenticated(): void {
@@ -435,7 +378,7 @@ export class ClientLogin {
         fatal: (text) => session.fatal(text),
       },
       session.userName,
-      this.#rights ?? 'stats',
+      this.#rights,
       session.id,
     );
     link.write(AUTHENTICATION_OK);
@@ -475,17 +418,4 @@ export class ClientLogin {
 function hostOf(session: ClientSession): string {
   if (session.isUnix) return `unix(@${hostname()})`;
   return session.address.includes(':') ? `[${session.address}]` : session.address;
-}
-
-function methodOf(authType: string): 'trust' | 'any' | 'plain' | 'md5' | 'scram-sha-256' {
-  switch (authType) {
-    case 'trust':
-    case 'any':
-    case 'plain':
-    case 'md5':
-    case 'scram-sha-256':
-      return authType;
-    default:
-      throw new Error(`auth_type ${authType} passed the configuration's checks`);
-  }
 }

@@ -1,3 +1,4 @@
+import type { TlsFacts } from '../auth/client-connection.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import { log } from '../log/logger.ts';
 import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
@@ -92,6 +93,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   idleTimeoutMs = 0;
   /** Workers that have had this client before. */
   visited: readonly number[] = [];
+  /** Set once a TLS handshake is over. */
+  tls: TlsFacts | null = null;
   databaseName = '';
   userName = '';
   readonly statements: ClientStatements;

@@ -2,6 +2,7 @@ import type { PassThroughKeys } from '../auth/pass-through.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
+import type { DatabaseEntry } from '../config/config.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { splitNames } from '../config/values.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
@@ -11,6 +12,16 @@ import type { TrackedNames } from '../server/parameters.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
+
+/** What is known of a login name. */
+export type UserLookup =
+  | {
+      readonly kind: 'found';
+      /** null: nobody has that name. */
+      readonly secret: StoredSecret | null;
+    }
+  /** It cannot be found out; `text` is for the client. */
+  | { readonly kind: 'refused'; readonly text: string };
 
 /** The part of the context that follows from the configuration. */
 export interface ClientConfig {
@@ -43,8 +54,8 @@ export interface ClientContext extends ClientConfig {
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
-  /** Stored secret of a user; null: unknown. */
-  secretOf(user: string): StoredSecret | null;
+  /** What is stored for a login name; `entry` is the database asked for, null at the console. */
+  findUser(user: string, entry: DatabaseEntry | null): UserLookup | Promise<UserLookup>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

@@ -205,7 +205,7 @@ export class Worker {
       passThrough: this.#passThrough,
       console,
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
-      secretOf: (user) => this.#built.secrets.get(user) ?? null,
+      findUser: (user) => ({ kind: 'found', secret: this.#built.secrets.get(user) ?? null }),
       isShuttingDown: false,
       onCancelRequest: (packet, done) => this.#canceller.handle(packet, done),
       worker,

@@ -27,16 +27,22 @@ export function seededRandom(seed: number): (n: number) => Buffer {
     );
 }
 
+type AuthChanges = Partial<Omit<ClientAuthRequest, 'method'>> & {
+  readonly method?: 'any' | 'trust' | 'plain' | 'md5' | 'scram-sha-256' | 'reject';
+};
+
 /** A login of `user` with the usual surroundings; `changes` wins. */
-export function clientAuth(changes: Partial<ClientAuthRequest>): ClientAuth {
+export function clientAuth(changes: AuthChanges): ClientAuth {
+  const { method = 'scram-sha-256', ...others } = changes;
   return startClientAuth({
-    method: 'scram-sha-256',
+    method: { kind: method },
     user: 'user',
     secret: null,
+    connection: { isUnix: false, address: '127.0.0.1', tls: null },
     scramIterations: 4096,
     fleetSecret: FLEET_SECRET,
     random: seededRandom(1),
-    ...changes,
+    ...others,
   });
 }
 

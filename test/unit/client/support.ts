@@ -147,7 +147,7 @@ export function clientWorld(
       },
     },
     fleetSecret: Buffer.alloc(32, 7),
-    secretOf: (user) => secrets.get(user) ?? null,
+    findUser: (user) => ({ kind: 'found', secret: secrets.get(user) ?? null }),
     isShuttingDown: false,
     onCancelRequest: (packet, done) => {
       const cancel = { packet: packet.toString('hex'), done, isGivenUp: false };
