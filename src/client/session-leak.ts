@@ -20,6 +20,12 @@ const ADVISORY_LOCKS: ReadonlySet<string> = new Set([
   'pg_try_advisory_lock_shared',
 ]);
 
+/**
+ * Parentheses inside of a call of set_config that are followed, since each call in the arguments of
+ * another is looked through once more: hostile text would take quadratic time.
+ */
+const MAX_DEPTH = 32;
+
 /** Words that may follow a table called `temp`, but cannot be the name of a temporary one. */
 const NOT_A_NAME: readonly string[] = [
   'from',
@@ -258,8 +264,9 @@ function leakOfSetConfig(tokens: SqlTokens, isTracked: (parameter: string) => bo
   let isFirst = true;
   let isFalse = false;
   while (!inside.isStatementEnd()) {
-    if (inside.isChar('(')) depth++;
-    else if (inside.isChar(')')) {
+    if (inside.isChar('(')) {
+      if (++depth > MAX_DEPTH) return 0;
+    } else if (inside.isChar(')')) {
       if (--depth === 0) break;
     } else if (inside.isChar(',') && depth === 1) {
       isFirst = true;

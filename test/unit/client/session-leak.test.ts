@@ -225,3 +225,21 @@ test('no cut of a text makes the scanner read past its end or find what is behin
     }
   }
 });
+
+test('calls of set_config in the arguments of others take no quadratic time', () => {
+  const counted = (sql: string): number => {
+    const bytes = Buffer.from(sql);
+    let asked = 0;
+    leaksIn(bytes, 0, bytes.length, false, () => ++asked > 0);
+    return asked;
+  };
+  const nested = (depth: number): string => {
+    return `SELECT ${"set_config('a', ".repeat(depth)}'b'${', false)'.repeat(depth)}`;
+  };
+  assert.equal(counted(nested(20)), 20);
+  const begin = performance.now();
+  assert.ok(counted(nested(10_000)) <= 32, 'the innermost ones are looked at');
+  assert.equal(counted(`SELECT ${'set_config('.repeat(20_000)}`), 0);
+  // Without a bound it is a hundred times as long.
+  assert.ok(performance.now() - begin < 5_000);
+});
