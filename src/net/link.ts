@@ -343,6 +343,8 @@ export class Link {
   #listen(socket: Socket): void {
     socket.on('end', () => {
       if (socket !== this.#socket || this.#isClosed || this.#isClosing) return;
+      // A TLS socket that has broken ends before it closes: `onClose` will say what it broke of.
+      if (this.#error !== null) return;
       beginTurn();
       try {
         this.handler.onPeerEnd();
@@ -353,7 +355,8 @@ export class Link {
       }
     });
     socket.on('error', (error) => {
-      this.#error = error;
+      // The first one is what has happened; what breaks of it comes after.
+      this.#error ??= error;
     });
     socket.on('close', () => {
       if (socket !== this.#socket || this.#isClosed) return;
