@@ -74,9 +74,13 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
   return problems;
 }
 
-/** Settings that are no use without another. */
+/** Settings that need another, or are no use without it. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
-  return [...checkCert(config.settings, given), ...checkPeers(config, given)];
+  return [
+    ...checkCert(config.settings, given),
+    ...checkDirectTls(config, given),
+    ...checkPeers(config, given),
+  ];
 }
 
 /** As in PgBouncer; the method `cert` of an HBA line has no such check, and lets nobody in then. */
@@ -89,6 +93,15 @@ function checkCert(settings: Settings, given: readonly Given[]): Problem[] {
   }
   if (settings.client_tls_ca_file === '') texts.push('auth_type=cert requires client_tls_ca_file');
   return texts.map((text) => problemAt(own, text, 'error'));
+}
+
+/** As libpq has it: a handshake that begins at once cannot be a wish, for nothing is left to fall back to. */
+function checkDirectTls({ settings, fleet }: Config, given: readonly Given[]): Problem[] {
+  const direct = given.find((one) => one.key === 'server_tls_negotiation');
+  const isFirm = !['disable', 'allow', 'prefer'].includes(settings.server_tls_sslmode);
+  if (direct === undefined || fleet.server_tls_negotiation !== 'direct' || isFirm) return [];
+  const text = 'direct needs server_tls_sslmode = require, verify-ca or verify-full';
+  return [problemAt(direct, text, 'error')];
 }
 
 function checkPeers(config: Config, given: readonly Given[]): Problem[] {

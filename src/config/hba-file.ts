@@ -156,7 +156,7 @@ class LineReader {
     const { kind, text } = token;
     if (kind !== 'word') throw new BadLine(`unsupported method: buf=${text}`);
     if (text === 'ldap') {
-      return { kind: text, options: this.#line.text.slice(token.end).trim() };
+      return { kind: text, options: withoutComment(this.#line.text.slice(token.end)) };
     }
     if (text === 'peer') return { kind: text, map: this.#options([]).map };
     if (text === 'cert') return { kind: text, ...this.#options(['clientname']) };
@@ -262,6 +262,12 @@ class NameList {
       names: [...this.#names],
     };
   }
+}
+
+/** What stands before a `#` outside of quotes. */
+function withoutComment(text: string): string {
+  const [kept] = /^(?:[^"#]|"[^"]*(?:"|$))*/.exec(text)!;
+  return kept.trim();
 }
 
 function maskOf(

@@ -49,7 +49,19 @@ async function write(name: string, text: string): Promise<string> {
 }
 
 const DATABASES = [
-  ...['trusted', 'plain', 'md5', 'scram', 'rejected', 'far', 'near', 'netmask', 'v6', 'tls'],
+  ...[
+    'trusted',
+    'plain',
+    'md5',
+    'scram',
+    'rejected',
+    'far',
+    'near',
+    'netmask',
+    'anywhere',
+    'v6',
+    'tls',
+  ],
   ...['notls', 'first', 'list1', 'list2', 'quoted', 'all', 'byfile', 'stranger', 'app'],
 ];
 
@@ -58,31 +70,32 @@ const MAIN = `
 local   local1,app     app                        trust
 local   all            all                        reject
 host    trusted        app        127.0.0.1/32    trust   # and another
-host    plain          app        all             password
+host    plain          app        0.0.0.0/0       password
 host    md5            app        127.0.0.0/8     md5
 host    scram          app        0.0.0.0/0       scram-sha-256
-host    rejected       all        all             reject
+host    rejected       all        0.0.0.0/0       reject
 host    far            app        10.0.0.0/8      trust
 host    near           app        10.0.0.0/8      reject
 host    near           app        127.0.0.0/30    trust
 host    netmask        app        127.0.0.0 255.255.0.0   trust
 host    v6             app        ::/0            trust
-hostssl tls            app        all             trust
-hostssl notls          app        all             reject
-hostnossl notls        app        all             trust
-host    first          app        all             reject
-host    first          app        all             trust
-host    list1 , list2  nobody,app all             trust
-host    "quoted"       "app"      all             trust
-host    "all"          app        all             trust
-host    byfile         @users     all             trust
-host    sameuser       app        all             trust
-host    pgbouncer      postgres   all             trust
-host    pgbouncer      app        all             reject
-host    nowhere        app        all             trust
-host    stranger       all        all             trust
-host    app            app_md5    all             md5
-host    replication    app        all             reject
+hostssl tls            app        0.0.0.0/0       trust
+hostssl notls          app        0.0.0.0/0       reject
+hostnossl notls        app        0.0.0.0/0       trust
+host    first          app        0.0.0.0/0       reject
+host    first          app        0.0.0.0/0       trust
+host    anywhere       app        all             trust
+host    list1 , list2  nobody,app 0.0.0.0/0       trust
+host    "quoted"       "app"      0.0.0.0/0       trust
+host    "all"          app        0.0.0.0/0       trust
+host    byfile         @users     0.0.0.0/0       trust
+host    sameuser       app        0.0.0.0/0       trust
+host    pgbouncer      postgres   0.0.0.0/0       trust
+host    pgbouncer      app        0.0.0.0/0       reject
+host    nowhere        app        0.0.0.0/0       trust
+host    stranger       all        0.0.0.0/0       trust
+host    app            app_md5    0.0.0.0/0       md5
+host    replication    app        0.0.0.0/0       reject
 `;
 
 const asks = (database: string, user = 'app', ...more: readonly Step[]): Step[] => [
@@ -100,7 +113,13 @@ const keeps = (
   database: string,
   says: readonly string[],
   user = 'app',
-): Dialogue => ({ name, steps: asks(database, user), says });
+): Dialogue => ({
+  name,
+  steps: asks(database, user),
+  says,
+  // Older ones say that the login was rejected.
+  ...(says === NO_METHOD ? { since: '1.23.0' } : {}),
+});
 
 const BY_TCP: readonly Dialogue[] = [
   lets('trust lets a known name in', 'trusted'),
@@ -140,6 +159,7 @@ const BY_TCP: readonly Dialogue[] = [
   keeps('hostssl is not tried without TLS', 'tls', NO_METHOD),
   lets('hostnossl is', 'notls'),
   keeps('the first rule that matches decides', 'first', REJECTED),
+  { ...lets('every address may be meant', 'anywhere'), since: '1.23.0' },
   lets('a rule may have several names', 'list2'),
   lets('names may be quoted', 'quoted'),
   lets('a quoted keyword is a name', 'all'),
@@ -235,11 +255,11 @@ async function rewriteHba(pooler: TestPooler, text: string): Promise<void> {
   await rename(`${hbaFile(pooler)}.new`, hbaFile(pooler));
 }
 
-const CONSOLE = 'host pgbouncer postgres all trust\n';
-const OPEN = `${CONSOLE}host app app all trust\n`;
-const CLOSED = `${CONSOLE}host app app all reject\nhost all all all trust\n`;
+const CONSOLE = 'host pgbouncer postgres 0.0.0.0/0 trust\n';
+const OPEN = `${CONSOLE}host app app 0.0.0.0/0 trust\n`;
+const CLOSED = `${CONSOLE}host app app 0.0.0.0/0 reject\nhost all all 0.0.0.0/0 trust\n`;
 /** A rule that cannot be read in front of one that lets everybody in. */
-const BROKEN = `${CONSOLE}host app app 127.0.0.300/32 reject\nhost all all all trust\n`;
+const BROKEN = `${CONSOLE}host app app 127.0.0.300/32 reject\nhost all all 0.0.0.0/0 trust\n`;
 
 /** Starts with an HBA file in the pooler's folder. */
 async function inFolder(text: string): Promise<RuleOptions> {
@@ -349,8 +369,8 @@ rule(
   async (t) => ({
     postgres,
     settings: await own(t, {
-      hba: 'include more\ninclude_if_exists gone\ninclude_dir .\nhost all all all trust\n',
-      more: 'host app app all reject\n',
+      hba: 'include more\ninclude_if_exists gone\ninclude_dir .\nhost all all 0.0.0.0/0 trust\n',
+      more: 'host app app 0.0.0.0/0 reject\n',
       'b.conf': 'host template1 app all reject\n',
     }),
   }),
@@ -434,6 +454,7 @@ rule(
       assert.match(stderr, /no password supplied/);
     }
   },
+  { since: '1.23.0' },
 );
 
 rule(
@@ -456,7 +477,7 @@ rule(
   'cert without TLS lets nobody in',
   async (t) => ({
     postgres,
-    settings: await own(t, { hba: 'host all all all cert\nlocal all all cert\n' }),
+    settings: await own(t, { hba: 'host all all 0.0.0.0/0 cert\nlocal all all cert\n' }),
   }),
   async (pooler) => {
     const says = fatal('certificate authentication failed');

@@ -67,10 +67,12 @@ const GOOD: readonly (readonly [string, ...string[]])[] = [
   ['local all all peer map=m-1', 'local (all) | (all) | * | peer m-1'],
   ['host all all all cert clientname=DN map=m', 'host (all) | (all) | * | cert m DN'],
   ['host all all all cert clientname=CN', 'host (all) | (all) | * | cert null CN'],
+  ['local all all ldap#c', 'local (all) | (all) | * | ldap '],
+  ['local all all ldap a="b #', 'local (all) | (all) | * | ldap a="b #'],
   ['local all all ldap', 'local (all) | (all) | * | ldap '],
   [
-    'local all all ldap ldapurl="ldap://h/dc=x" ldaptls=1, map=m #c ',
-    'local (all) | (all) | * | ldap ldapurl="ldap://h/dc=x" ldaptls=1, map=m #c',
+    'local all all ldap ldapurl="ldap://h/dc=#x" ldaptls=1, map=m #c "',
+    'local (all) | (all) | * | ldap ldapurl="ldap://h/dc=#x" ldaptls=1, map=m',
   ],
   ['host a b all md5\nhost c d all trust', 'host a | b | * | md5', 'host c | d | * | trust'],
 ];
