@@ -57,7 +57,7 @@ export interface ClientContext extends ClientConfig {
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
   readonly console: LocalBackendFactory;
-  readonly unixOwner: UnixOwner;
+  readonly unixOwner: Pick<UnixOwner, 'name' | 'isKnown'>;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
   /** What is stored for a login name; `entry` is the database asked for, null at the console. */
