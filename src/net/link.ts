@@ -75,6 +75,13 @@ export class Link {
   /** Nothing may be written any more: the socket has been told to end. */
   #isEnded = false;
   #isClosing = false;
+  /** A TLS handshake is under way: what is written now could never be sent. */
+  #isSecuring = false;
+  #isTls = false;
+  /** Bytes that the socket may hold before the sources are stopped; see `#onReturned`. */
+  #slackBytes = 0;
+  /** Out-runs that a TLS socket has not let go of, the oldest first. */
+  readonly #lent: Buffer[] = [];
   #isClosed = false;
   #error: Error | null = null;
 
@@ -105,7 +112,27 @@ export class Link {
   /** Puts the link on another socket (TLS over the same connection). */
   replaceSocket(socket: Socket): void {
     this.#socket = socket;
+    this.#isTls = true;
+    this.#slackBytes = RUN_BYTES;
     this.#listen(socket);
+  }
+
+  /**
+   * Puts the link on a TLS socket whose handshake begins. Until `endTls` nothing can be written, and a
+   * close is immediate.
+   */
+  beginTls(socket: Socket): void {
+    this.#isSecuring = true;
+    this.replaceSocket(socket);
+  }
+
+  get isSecuring(): boolean {
+    return this.#isSecuring;
+  }
+
+  /** The handshake is over. */
+  endTls(): void {
+    this.#isSecuring = false;
   }
 
   /** Takes the socket out of the link's hands without touching the connection. */
@@ -117,7 +144,7 @@ export class Link {
 
   /** Copies bytes[start..end) behind what is already waiting to leave. */
   write(bytes: Uint8Array, start = 0, end = bytes.length): void {
-    if (this.#isClosed || this.#isEnded) return;
+    if (this.#isClosed || this.#isEnded || this.#isSecuring) return;
     if (!this.#isDirty) {
       this.#isDirty = true;
       flushLater(this);
@@ -138,11 +165,11 @@ export class Link {
     this.#isDirty = false;
     if (this.isClosed || this.#isEnded) return;
     this.#send();
-    if (this.#socket.writableLength === 0) return;
+    if (this.#socket.writableLength <= this.#slackBytes) return;
     if (!this.#isFull) {
       this.#isFull = true;
       // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
-      this.#socket.write(NOTHING, this.#onTaken);
+      if (!this.#isTls) this.#socket.write(NOTHING, this.#onTaken);
     }
     // Told each time, for there may be a source that was not there when the link became full.
     try {
@@ -217,6 +244,7 @@ export class Link {
   /** Sends what waits, for as long as `LINGER_MS`, then closes; nothing is read any more. */
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
+    if (this.#isSecuring) return this.destroy();
     this.#send();
     this.#isEnded = true;
     this.#isClosing = true;
@@ -318,6 +346,11 @@ export class Link {
     this.#runBytes = 0;
     this.bytesOut += size;
     const socket = this.#socket;
+    if (this.#isTls) {
+      this.#lent.push(run);
+      socket.write(size === RUN_BYTES ? run : run.subarray(0, size), this.#onReturned);
+      return;
+    }
     socket.write(size === RUN_BYTES ? run : run.subarray(0, size));
     // Taken whole by the kernel: the memory is ours again. Otherwise it is the socket's for good.
     if (socket.writableLength === 0 && spareRuns.length < MAX_SPARE_RUNS) spareRuns.push(run);
@@ -329,6 +362,23 @@ export class Link {
       this.#socket.write(NOTHING, this.#onTaken);
       return;
     }
+    this.#becomeEmpty();
+  };
+
+  /**
+   * A TLS socket has sent a run. It never does so within the write, however empty the connection is,
+   * so such a link counts as full only when it holds more than one run; and it tells of each run, so
+   * that the memory can be used again.
+   */
+  #onReturned = (error?: Error | null): void => {
+    const run = this.#lent.shift();
+    if (error || run === undefined) return;
+    if (spareRuns.length < MAX_SPARE_RUNS) spareRuns.push(run);
+    if (!this.#isFull || this.#isClosed || this.#isEnded) return;
+    if (this.#socket.writableLength === 0) this.#becomeEmpty();
+  };
+
+  #becomeEmpty(): void {
     this.#isFull = false;
     beginTurn();
     try {
@@ -338,7 +388,7 @@ export class Link {
     } finally {
       endTurn();
     }
-  };
+  }
 
   #listen(socket: Socket): void {
     socket.on('end', () => {

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import { type ConnectionOptions, createSecureContext } from 'node:tls';
 import type { Settings } from '../config/schema.ts';
-import { cipherList, protocolRange } from '../config/tls-values.ts';
+import { cipherList, protocolOptions } from '../config/tls-values.ts';
 import { osErrorText } from '../log/os-error.ts';
 
 /**
@@ -24,10 +24,8 @@ export class ServerTls {
     this.isAsked = mode !== 'disable';
     this.isOptional = mode === 'allow' || mode === 'prefer';
     this.#checksName = mode === 'verify-full';
-    const { oldest, newest } = protocolRange(settings.server_tls_protocols);
     const base: ConnectionOptions = {
-      minVersion: oldest,
-      maxVersion: newest,
+      ...protocolOptions(settings.server_tls_protocols),
       rejectUnauthorized: mode === 'verify-ca' || mode === 'verify-full',
     };
     const ciphers = cipherList(settings.server_tls_ciphers, settings.server_tls13_ciphers);
