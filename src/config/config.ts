@@ -8,6 +8,7 @@
  */
 
 import type { AuthUser } from './auth-file.ts';
+import type { ClientTlsFiles } from './client-tls.ts';
 import type { HbaConfig } from './hba-rules.ts';
 import type { FleetSettings, Settings } from './schema.ts';
 
@@ -90,6 +91,8 @@ export interface Config {
   readonly authUsers: readonly AuthUser[] | null;
   /** What `auth_hba_file` and `auth_ident_file` say; null where `auth_type` is not `hba`. */
   readonly hba: HbaConfig | null;
+  /** What the files of TLS towards clients hold; null: `client_tls_sslmode` is `disable`. */
+  readonly clientTls: ClientTlsFiles | null;
   /** Keys of `[pgbouncer]` and `[fleet]` that the file itself sets. */
   readonly given: readonly string[];
 }

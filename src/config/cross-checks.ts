@@ -30,14 +30,7 @@ interface Refusal {
 const NOT_YET = 'is not supported yet by this version';
 
 /** Settings that decide who gets in. To ignore one would open a door, so each stops the start. */
-const notYetSecurity: readonly Refusal[] = [
-  { key: 'auth_type', values: ['ldap'], why: NOT_YET },
-  {
-    key: 'client_tls_sslmode',
-    values: ['allow', 'prefer', 'require', 'verify-ca', 'verify-full'],
-    why: NOT_YET,
-  },
-];
+const notYetSecurity: readonly Refusal[] = [{ key: 'auth_type', values: ['ldap'], why: NOT_YET }];
 
 /** Node has no way to PAM. */
 const neverSecurity: readonly Refusal[] = [

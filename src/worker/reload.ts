@@ -5,6 +5,7 @@ import { ConfigIndex } from '../config/effective.ts';
 import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
+import { ClientTls } from '../tls/client-tls.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { TlsSetupError } from '../tls/setup-error.ts';
 import type { Worker } from './worker.ts';
@@ -14,6 +15,7 @@ export interface BuiltConfig {
   readonly index: ConfigIndex;
   readonly secrets: ReadonlyMap<string, StoredSecret>;
   readonly tls: ServerTls;
+  readonly clientTls: ClientTls;
 }
 
 /**
@@ -26,7 +28,8 @@ export function buildConfig(config: Config, running: BuiltConfig | null): BuiltC
   const tls = new ServerTls(config.settings, config.fleet);
   const known = running === null ? null : usersOf(running);
   const secrets = readUserlist(config.authUsers ?? [], known);
-  return { index: new ConfigIndex(config), secrets, tls };
+  const clientTls = new ClientTls(config);
+  return { index: new ConfigIndex(config), secrets, tls, clientTls };
 }
 
 function usersOf({ index, secrets }: BuiltConfig) {

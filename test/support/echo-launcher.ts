@@ -18,6 +18,7 @@ const config = {
   peers: [],
   authUsers: null,
   hba: null,
+  clientTls: null,
   given: [],
 };
 const outputs = { stderr: true, logfile: config.settings.logfile, verbose: 0 };

@@ -78,6 +78,7 @@ export function config(fields: Partial<Config> = {}): Config {
     peers: [],
     authUsers: null,
     hba: null,
+    clientTls: null,
     given: [],
     ...fields,
   };

@@ -26,6 +26,7 @@ function config(databases: Partial<DatabaseEntry>[], users: readonly string[] | 
     peers: [],
     authUsers: users?.map((name) => ({ name, secret: 'x' })) ?? null,
     hba: null,
+    clientTls: null,
     given: [],
   };
 }
