@@ -303,7 +303,8 @@ export class ServerConnection
     this.#isConnected = true;
     if (this.owner.logsConnections) {
       const { localAddress, localPort } = this.link.socket;
-      const from = localAddress === undefined ? '' : ` (from ${localAddress}:${localPort})`;
+      const own = localAddress?.includes(':') ? `[${localAddress}]` : localAddress;
+      const from = own === undefined ? '' : ` (from ${own}:${localPort})`;
       this.info(`new connection to server${from}`);
     }
   }

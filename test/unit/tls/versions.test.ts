@@ -30,7 +30,9 @@ for (const [list, range, off] of lists) {
   test(`the list "${list}" allows what it names and nothing in between`, () => {
     const options = versionOptions('server_tls_protocols', list);
     assert.equal(`${options.minVersion} ${options.maxVersion}`, range);
-    const switchedOff = Object.entries(NAMES).filter(([, bit]) => (options.secureOptions ?? 0) & bit);
+    const switchedOff = Object.entries(NAMES).filter(
+      ([, bit]) => (options.secureOptions ?? 0) & bit,
+    );
     assert.equal(switchedOff.map(([name]) => name).join(' '), off);
     createSecureContext(options);
   });
