@@ -193,6 +193,7 @@ export class Worker {
     });
     this.#context = {
       ...clientConfig(this.#index),
+      clientTls: this.#built.clientTls,
       tracked,
       registry,
       translator,
@@ -259,7 +260,8 @@ export class Worker {
     const { index, tls, secrets } = built;
     const { settings } = index;
     inTurn(() => {
-      const context = Object.assign(this.#context, clientConfig(index));
+      const { clientTls } = built;
+      const context = Object.assign(this.#context, { ...clientConfig(index), clientTls });
       context.translator.limit = settings.max_prepared_statements;
       context.cancelKeys.peerId = settings.peer_id;
       context.admission.reconfigure(index);

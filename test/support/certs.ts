@@ -16,7 +16,7 @@ export interface Certs {
  * `common` has no names but its common name, 127.0.0.1. Clients' certificates carry their
  * name as common name; `stranger` is one of `app`, signed by `other-ca`.
  */
-type CertFile =
+export type CertFile =
   | 'ca.crl'
   | `${'ca' | 'other-ca'}.crt`
   | `${'server' | 'wrong-name' | 'named' | 'common' | 'app' | 'mallory' | 'revoked' | 'stranger'}.${'crt' | 'key'}`;

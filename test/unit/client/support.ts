@@ -14,6 +14,7 @@ import { inTurn } from '../../../src/net/turn.ts';
 import { StatementRegistry } from '../../../src/prepared/registry.ts';
 import { StatementTranslator } from '../../../src/prepared/translator.ts';
 import { TrackedNames } from '../../../src/server/parameters.ts';
+import { ClientTls } from '../../../src/tls/client-tls.ts';
 import {
   reportFields,
   splitMessages,
@@ -130,6 +131,7 @@ export function clientWorld(
   );
   const context: ClientContext = {
     index,
+    clientTls: new ClientTls(index.config),
     tracked: new TrackedNames([]),
     registry,
     translator: new StatementTranslator(registry, 200),
