@@ -45,7 +45,9 @@ export class Authentication {
   /** Looks the name up and sends the first question. */
   begin(): void {
     const { user, entry } = this.#request;
-    this.#after(this.#context.findUser(user, entry), (lookup) => this.#onLookup(lookup));
+    this.#after(this.#context.findUser(user, entry, this.#session), (lookup) =>
+      this.#onLookup(lookup),
+    );
   }
 
   /** Takes the body of a PasswordMessage, whatever its kind. */
@@ -56,7 +58,7 @@ export class Authentication {
 
   #onLookup(lookup: UserLookup): void {
     const session = this.#session;
-    if (lookup.kind === 'refused') return session.fatal(lookup.text);
+    if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);

@@ -20,8 +20,8 @@ export type UserLookup =
       /** null: nobody has that name. */
       readonly secret: StoredSecret | null;
     }
-  /** It cannot be found out; `text` is for the client. */
-  | { readonly kind: 'refused'; readonly text: string };
+  /** It cannot be found out, or is not there; `text` is for the client. */
+  | { readonly kind: 'refused'; readonly sqlstate: string; readonly text: string };
 
 /** The part of the context that follows from the configuration. */
 export interface ClientConfig {
@@ -54,8 +54,15 @@ export interface ClientContext extends ClientConfig {
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
-  /** What is stored for a login name; `entry` is the database asked for, null at the console. */
-  findUser(user: string, entry: DatabaseEntry | null): UserLookup | Promise<UserLookup>;
+  /**
+   * What is stored for the login name of `session`; `entry` is the database asked for, null at the
+   * console and for one that nobody has heard of.
+   */
+  findUser(
+    user: string,
+    entry: DatabaseEntry | null,
+    session: ClientSession,
+  ): UserLookup | Promise<UserLookup>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

@@ -135,9 +135,15 @@ export interface ServerOwner {
 /** Takes one whole message, type byte at `start`; the bytes are not its own. */
 export type OwnReplyHandler = (type: number, bytes: Buffer, start: number, end: number) => void;
 
+/** What a server does with the link of its client. */
+export type ClientLink = Pick<
+  Link,
+  'write' | 'hold' | 'replay' | 'isHeld' | 'pause' | 'resume' | 'isFull'
+>;
+
 /** A linked client, as its server sees it. */
 export interface LinkedClient {
-  readonly link: Link;
+  readonly link: ClientLink;
   readonly tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly ptr: string;
