@@ -89,20 +89,14 @@ export class AuthQueries {
     const isConsole = session.databaseName === CONSOLE;
     // Asking for a name in a database that nobody has would tell that it is there.
     if (entry === null && !isConsole) return UNKNOWN;
-    const authUser = authUserOf(index, entry);
-    if (authUser === null) return UNKNOWN;
-    if (user === authUser) return { kind: 'found', secret: EMPTY };
+    if (authUserOf(index, entry) === null) return UNKNOWN;
     const plan = this.#plan(index, entry, session.prefixed(''));
     if ('refusal' in plan) return refused(plan.refusal);
     return new Promise((resolve) => {
-      const done = (outcome: AuthQueryOutcome): void => {
-        session.giveUpLookup = null;
-        resolve(this.#judge(outcome, user, entry, session));
-      };
       const question = { user, entry, session };
-      session.giveUpLookup = this.#start(plan, question, done);
-      // It may have been refused at once.
-      if (session.giveUpLookup === OVER) session.giveUpLookup = null;
+      session.giveUpLookup = this.#start(plan, question, (outcome) =>
+        resolve(this.#judge(outcome, user, entry, session)),
+      );
     });
   }
 
@@ -233,15 +227,12 @@ export class AuthQueries {
   ): () => void {
     const pools = this.#rooms.pools();
     const pool = pools.get(pools.database(entry), authUser);
-    let isOver = false;
     const client = new AuthQueryClient(pool, question, (outcome) => {
-      isOver = true;
       this.#running.delete(client);
       done(outcome);
     });
     this.#running.add(client);
     client.begin();
-    if (isOver) return OVER;
     return () => {
       this.#running.delete(client);
       client.giveUp();
@@ -276,9 +267,6 @@ export class AuthQueries {
     return { kind: 'found', secret };
   }
 }
-
-/** What gives up a question that has been answered. */
-const OVER = (): void => {};
 
 /** Whom the names of a database are asked as, null being the console; null: they are not. */
 export function authUserOf(index: ConfigIndex, entry: DatabaseEntry | null): string | null {

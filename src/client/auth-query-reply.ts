@@ -66,7 +66,9 @@ export class AuthQueryReply {
     if (wrong !== null) return wrong;
     const name = columnAt(bytes, start + 2, end);
     if (name === null) return 'bad packet';
-    if (name.text === null) return 'auth_query response contained null user name';
+    // What a function without a set says of a name that it has not found (PgBouncer's example is one,
+    // and since 1.26 it takes that for no row).
+    if (name.text === null) return null;
     const secret = columnAt(bytes, name.end, end);
     if (secret === null || secret.end !== end) return 'bad packet';
     if (secret.end - name.end - 4 > MAX_SECRET_BYTES) return 'bad packet';

@@ -58,6 +58,7 @@ export class Authentication {
 
   #onLookup(lookup: UserLookup): void {
     const session = this.#session;
+    session.giveUpLookup = null;
     if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);

@@ -79,7 +79,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
-  /** Set while its name is looked up; the lookup keeps to time limits of its own. */
+  /** Set while its name is looked up, which has time limits of its own. */
   giveUpLookup: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
