@@ -78,7 +78,7 @@ export class AuthQueryReply {
 }
 
 function wrongColumns(columns: number): string | null {
-  return columns === COLUMNS ? null : `expected ${COLUMNS} columns from auth_query, not ${columns}`;
+  return columns === COLUMNS ? null : `expected 2 columns from auth_query, not ${columns}`;
 }
 
 /** A column of a DataRow, `text` null for NULL; null when it does not fit the message. */
