@@ -63,7 +63,7 @@ export class Authentication {
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    const { index, fleetSecret } = this.#context;
+    const { index, fleetSecret, secretProfile } = this.#context;
     const { user } = this.#request;
     this.#logAttempt();
     this.#exchange = startClientAuth({
@@ -73,6 +73,8 @@ export class Authentication {
       connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
+      profile: secretProfile(),
+      isGone: () => session.isClosed,
       random: randomBytes,
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));

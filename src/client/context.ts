@@ -1,5 +1,6 @@
 import type { PassThroughKeys } from '../auth/pass-through.ts';
 import type { StoredSecret } from '../auth/secret.ts';
+import type { SecretProfile } from '../auth/secret-profile.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -54,6 +55,8 @@ export interface ClientContext extends ClientConfig {
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
+  /** What the secrets of `auth_file` are like, for imitation logins. */
+  readonly secretProfile: () => SecretProfile;
   /**
    * What is stored for the login name of `session`; `entry` is the database asked for, null at the
    * console and for one that nobody has heard of.

@@ -1,4 +1,5 @@
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
+import { profileOf, type SecretProfile } from '../auth/secret-profile.ts';
 import { parseUserlist } from '../auth/userlist.ts';
 import type { Config } from '../config/config.ts';
 import { ConfigIndex } from '../config/effective.ts';
@@ -13,6 +14,8 @@ import type { Worker } from './worker.ts';
 export interface BuiltConfig {
   readonly index: ConfigIndex;
   readonly secrets: ReadonlyMap<string, StoredSecret>;
+  /** What those are like. */
+  readonly profile: SecretProfile;
   readonly tls: ServerTls;
 }
 
@@ -26,7 +29,7 @@ export function buildConfig(config: Config, running: BuiltConfig | null): BuiltC
   const tls = new ServerTls(config.settings, config.fleet);
   const isSame = running !== null && running.index.config.authFileText === config.authFileText;
   const secrets = isSame ? running.secrets : readUsers(config);
-  return { index: new ConfigIndex(config), secrets, tls };
+  return { index: new ConfigIndex(config), profile: profileOf(secrets.values()), secrets, tls };
 }
 
 function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {

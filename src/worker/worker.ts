@@ -225,6 +225,7 @@ export class Worker {
       passThrough: this.#passThrough,
       console,
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
+      secretProfile: () => this.#built.profile,
       findUser: (user, entry, session) => this.#queries.find(user, entry, session),
       isShuttingDown: false,
       onCancelRequest: (packet, done) => this.#canceller.handle(packet, done),
