@@ -49,7 +49,9 @@ export class Authentication {
   /** Looks the name up and sends the first question. */
   begin(): void {
     const { user, entry } = this.#request;
-    this.#after(this.#context.findUser(user, entry), (lookup) => this.#onLookup(lookup));
+    this.#after(this.#context.findUser(user, entry, this.#session), (lookup) =>
+      this.#onLookup(lookup),
+    );
   }
 
   /** Lets the pooler's own account in without a question. */
@@ -70,7 +72,8 @@ export class Authentication {
 
   #onLookup(lookup: UserLookup): void {
     const session = this.#session;
-    if (lookup.kind === 'refused') return session.fatal(lookup.text);
+    session.giveUpLookup = null;
+    if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
@@ -93,8 +96,9 @@ export class Authentication {
 
   /** Sends the first question. */
   #ask(method: LoginMethod, osUser: string | null): void {
-    const { isUnix, address, tls } = this.#session;
-    const { index, fleetSecret } = this.#context;
+    const session = this.#session;
+    const { isUnix, address, tls } = session;
+    const { index, fleetSecret, secretProfile } = this.#context;
     this.#exchange = startClientAuth({
       method,
       user: this.#request.user,
@@ -102,6 +106,8 @@ export class Authentication {
       connection: { isUnix, address, tls, osUser },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
+      profile: secretProfile(),
+      isGone: () => session.isClosed,
       random: randomBytes,
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));

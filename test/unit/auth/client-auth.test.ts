@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { startClientAuth } from '../../../src/auth/client-auth.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { startServerAuth } from '../../../src/auth/server-auth.ts';
 import { InvariantError } from '../../../src/errors.ts';
 import { madeCertificate } from '../../support/made-certificate.ts';
@@ -203,6 +204,8 @@ const peer = (changes: { isUnix?: boolean; osUser?: string | null }, user = 'use
     connection: { isUnix: true, address: 'unix', tls: null, osUser: 'user', ...changes },
     scramIterations: 4096,
     fleetSecret: FLEET_SECRET,
+    profile: profileOf([]),
+    isGone: () => false,
     random: seededRandom(1),
   }).begin();
 const MAP = [{ systemName: 'mapped', databaseUser: 'user' }];
@@ -232,6 +235,8 @@ test('a name that nobody has is let in by no account and no certificate', () => 
       connection: { isUnix: true, address: 'unix', tls, osUser: 'user' },
       scramIterations: 4096,
       fleetSecret: FLEET_SECRET,
+      profile: profileOf([]),
+      isGone: () => false,
       random: seededRandom(1),
     }).begin();
   for (const kind of ['cert', 'peer'] as const) {

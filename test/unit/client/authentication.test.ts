@@ -83,12 +83,15 @@ test('the pooler’s own account enters the console as admin, whatever auth_type
   assert.match(lines[1]!, /login attempt: db=pgbouncer user=pgbouncer/);
 });
 
-test('another name, or a socket that others may use, is asked like everybody', async (t) => {
+test('on a socket that others may use everybody is asked', async (t) => {
   const none = worldWith(t, { hba: hba(''), unixOwner: owner(Promise.resolve(null)) });
   const client = none.connect();
   client.send(startup(CONSOLE));
   await settled();
   assert.equal(client.got(), 'FATAL 08P01 no authentication method is found');
+});
+
+test('another name or database is asked like everybody', async (t) => {
   const own = worldWith(t, { hba: hba(''), unixOwner: owner(Promise.resolve('postgres')) });
   for (const login of [
     { ...CONSOLE, user: 'admin' },
