@@ -31,6 +31,7 @@ import {
 } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
+import type { ClientOrigin } from './client-origin.ts';
 import type { ClientContext } from './context.ts';
 import { FAILING_PARSE, FAILING_QUERY, LEAK_TEXTS, REFUSALS } from './leak-refusals.ts';
 import { leaksInMessage } from './leaks-in-message.ts';
@@ -95,6 +96,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   visited: readonly number[] = [];
   /** Set once a TLS handshake is over. */
   tls: TlsFacts | null = null;
+  /** Set when another worker has its TLS. */
+  origin: ClientOrigin | null = null;
   databaseName = '';
   userName = '';
   readonly statements: ClientStatements;
@@ -131,9 +134,19 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.#link!;
   }
 
-  /** Gives the session its socket; called once. `listenPort` stands for the port of Unix clients. */
-  attach(link: Link, listenPort: number): void {
+  /**
+   * Gives the session its socket; called once. `listenPort` stands for the port of Unix clients.
+   * @param origin where the client has come from, if that is another place than the socket's
+   */
+  attach(link: Link, listenPort: number, origin: ClientOrigin | null = null): void {
     this.#link = link;
+    this.origin = origin;
+    if (origin !== null) {
+      this.#address = origin.address;
+      this.#port = origin.port;
+      this.tls = origin.tls;
+      return;
+    }
     const { remoteAddress, remotePort } = link.socket;
     this.#address = remoteAddress === undefined ? 'unix' : remoteAddress.replace(/^::ffff:/, '');
     this.#port = remotePort ?? listenPort;

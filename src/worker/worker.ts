@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { ConsoleFactory } from '../admin/console.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
@@ -9,6 +10,7 @@ import {
   type CancelTimeouts,
 } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
+import type { ClientOrigin } from '../client/client-origin.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -45,6 +47,8 @@ import { LauncherPort } from './launcher-port.ts';
 import { Listeners } from './listeners.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
+import { SocketPairs } from './socket-pair.ts';
+import { handOffTls, originMessage, originOf, readOrigin } from './tls-handoff.ts';
 
 /**
  * A pooler process: builds the rooms out of one configuration, accepts clients, and three times a
@@ -76,6 +80,7 @@ export class Worker {
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
   readonly #hostNames: HostNames;
+  readonly #socketPairs: SocketPairs;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -100,6 +105,7 @@ export class Worker {
     const previous = start.previous === null ? null : new ConfigIndex(start.previous);
     const { workerId: worker, size } = start;
     startIds(worker, size);
+    this.#socketPairs = new SocketPairs(join(start.runtimeDir, `pair-${worker}.sock`));
     this.#sockets = socketOptions(settings);
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
@@ -301,7 +307,8 @@ export class Worker {
   /** A client that another worker passes on. */
   takeHandoff(message: Handoff, handle: object): void {
     inTurn(() => {
-      const session = this.#open((client) => wrapHandle(handle, client, this.#sockets));
+      const origin = readOrigin(message.client);
+      const session = this.#open((client) => wrapHandle(handle, client, this.#sockets), origin);
       session.visited = message.visited;
       const received = Buffer.from(message.received, 'base64');
       session.link.read(received.length, received);
@@ -358,11 +365,14 @@ export class Worker {
     });
   }
 
-  #open(makeLink: (session: ClientSession) => Link): ClientSession {
+  #open(
+    makeLink: (session: ClientSession) => Link,
+    origin: ClientOrigin | null = null,
+  ): ClientSession {
     const session = new ClientSession(this.#context);
     this.sessions.add(session);
     this.#context.admission.total++;
-    session.attach(makeLink(session), this.#index.settings.listen_port);
+    session.attach(makeLink(session), this.#index.settings.listen_port, origin);
     this.#control.suspension.admit(session);
     return session;
   }
@@ -395,15 +405,20 @@ export class Worker {
   }
 
   #handOff(session: ClientSession, target: number, received: Buffer): boolean {
-    const handle = handleOf(session.link.socket);
-    if (handle === null) return false;
     const message: Handoff = {
       kind: 'handoff',
       target,
       visited: [...session.visited],
       received: received.toString('base64'),
       socketKind: session.isUnix ? 'unix' : 'tcp',
+      client: originMessage(originOf(session)),
     };
+    if (session.tls !== null && session.origin === null) {
+      handOffTls(session, message, this.#socketPairs, this.#sockets, this.#channel.sendHandoff);
+      return true;
+    }
+    const handle = handleOf(session.link.socket);
+    if (handle === null) return false;
     session.link.pause();
     const { link } = session;
     const isSent = this.#channel.sendHandoff(message, handle, () => link.destroy());
