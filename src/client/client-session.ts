@@ -77,6 +77,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   state: ClientState = ClientState.login;
   server: ServerConnection | null = null;
   pool: Pool | null = null;
+  readonly serverUser = null;
   /** Set before it has a pool; a replication connection keeps its server to the end. */
   replication: ReplicationRequest | null = null;
   tracked: TrackedValues;
@@ -84,6 +85,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while its name is looked up, which has time limits of its own. */
+  giveUpLookup: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -316,6 +319,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }

@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
 import type { CancelTarget } from '../../../src/cancel/canceller.ts';
 import { Admission } from '../../../src/client/admission.ts';
@@ -149,6 +150,7 @@ export function clientWorld(
       },
     },
     fleetSecret: Buffer.alloc(32, 7),
+    secretProfile: () => profileOf(secrets.values()),
     findUser: (user) => ({ kind: 'found', secret: secrets.get(user) ?? null }),
     isShuttingDown: false,
     onCancelRequest: (packet, done) => {
