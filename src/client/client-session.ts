@@ -31,6 +31,7 @@ import {
 } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
+import type { ClientOrigin } from './client-origin.ts';
 import type { ClientContext } from './context.ts';
 import { FAILING_PARSE, FAILING_QUERY, LEAK_TEXTS, REFUSALS } from './leak-refusals.ts';
 import { leaksInMessage } from './leaks-in-message.ts';
@@ -101,6 +102,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   visited: readonly number[] = [];
   /** Set once a TLS handshake is over. */
   tls: TlsFacts | null = null;
+  /** Set when another worker has its TLS. */
+  origin: ClientOrigin | null = null;
   databaseName = '';
   userName = '';
   readonly statements: ClientStatements;
@@ -142,11 +145,24 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
    * Gives the session its socket; called once. `kind` is that of the listening socket: a TCP client
    * that is gone again has no address either, and must not be taken for one of the Unix socket.
    * `listenPort` stands for the port of Unix clients.
+   * @param origin where the client has come from, if that is another place than the socket's
    */
-  attach(link: Link, listenPort: number, kind: SocketKind): void {
+  attach(
+    link: Link,
+    listenPort: number,
+    kind: SocketKind,
+    origin: ClientOrigin | null = null,
+  ): void {
     this.#link = link;
-    const { remoteAddress, remotePort } = link.socket;
     this.#kind = kind;
+    this.origin = origin;
+    if (origin !== null) {
+      this.#address = origin.address;
+      this.#port = origin.port;
+      this.tls = origin.tls;
+      return;
+    }
+    const { remoteAddress, remotePort } = link.socket;
     this.#address = kind === 'unix' ? 'unix' : (remoteAddress ?? '').replace(/^::ffff:/, '');
     this.#port = remotePort ?? listenPort;
   }

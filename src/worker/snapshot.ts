@@ -132,7 +132,7 @@ function byName(a: Pool, b: Pool): number {
 }
 
 function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
-  const { socket } = session.link;
+  const { localAddress, localPort } = session.origin ?? session.link.socket;
   const isWaiting = session.isWaiting || session.state === ClientState.newcomer;
   return {
     user: session.userName,
@@ -141,8 +141,8 @@ function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
     state: isWaiting ? 'waiting' : session.server === null ? 'idle' : 'active',
     addr: session.address,
     port: session.port,
-    local_addr: session.isUnix ? 'unix' : (socket.localAddress ?? 'unix'),
-    local_port: session.isUnix ? index.settings.listen_port : (socket.localPort ?? 0),
+    local_addr: session.isUnix ? 'unix' : (localAddress ?? 'unix'),
+    local_port: session.isUnix ? index.settings.listen_port : (localPort ?? 0),
     connectTimeMs: clock.wallTime(session.connectedAt),
     requestTimeMs: clock.wallTime(session.lastActivity),
     close_needed: false,

@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { ConsoleFactory } from '../admin/console.ts';
 import { LearnedSecrets } from '../auth/learned-secrets.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
@@ -12,6 +13,7 @@ import {
 } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { AuthQueries, authUserOf } from '../client/auth-queries.ts';
+import type { ClientOrigin } from '../client/client-origin.ts';
 import { ClientSession, ClientState, type SocketKind } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
 import { UnixOwner } from '../client/unix-owner.ts';
@@ -50,6 +52,8 @@ import { Listeners } from './listeners.ts';
 import { LoginSharing } from './login-sharing.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
+import { SocketPairs } from './socket-pair.ts';
+import { handOffTls, originMessage, originOf, readOrigin } from './tls-handoff.ts';
 
 /**
  * A pooler process: builds the rooms out of one configuration, accepts clients, and three times a
@@ -81,6 +85,7 @@ export class Worker {
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
   readonly #hostNames: HostNames;
+  readonly #socketPairs: SocketPairs;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -108,6 +113,7 @@ export class Worker {
     const previous = start.previous === null ? null : new ConfigIndex(start.previous);
     const { workerId: worker, size } = start;
     startIds(worker, size);
+    this.#socketPairs = new SocketPairs(join(start.runtimeDir, `pair-${worker}.sock`));
     this.#sockets = socketOptions(settings);
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
@@ -334,7 +340,9 @@ export class Worker {
   takeHandoff(message: Handoff, handle: object): void {
     inTurn(() => {
       const { socketKind } = message;
-      const session = this.#open(socketKind, (client) => wrapHandle(handle, client, this.#sockets));
+      const origin = readOrigin(message.client);
+      const makeLink = (client: ClientSession) => wrapHandle(handle, client, this.#sockets);
+      const session = this.#open(socketKind, makeLink, origin);
       session.visited = message.visited;
       const received = Buffer.from(message.received, 'base64');
       session.link.read(received.length, received);
@@ -391,11 +399,15 @@ export class Worker {
     });
   }
 
-  #open(kind: SocketKind, makeLink: (session: ClientSession) => Link): ClientSession {
+  #open(
+    kind: SocketKind,
+    makeLink: (session: ClientSession) => Link,
+    origin: ClientOrigin | null = null,
+  ): ClientSession {
     const session = new ClientSession(this.#context);
     this.sessions.add(session);
     this.#context.admission.total++;
-    session.attach(makeLink(session), this.#index.settings.listen_port, kind);
+    session.attach(makeLink(session), this.#index.settings.listen_port, kind, origin);
     this.#control.suspension.admit(session);
     return session;
   }
@@ -428,15 +440,20 @@ export class Worker {
   }
 
   #handOff(session: ClientSession, target: number, received: Buffer): boolean {
-    const handle = handleOf(session.link.socket);
-    if (handle === null) return false;
     const message: Handoff = {
       kind: 'handoff',
       target,
       visited: [...session.visited],
       received: received.toString('base64'),
       socketKind: session.isUnix ? 'unix' : 'tcp',
+      client: originMessage(originOf(session)),
     };
+    if (session.tls !== null && session.origin === null) {
+      handOffTls(session, message, this.#socketPairs, this.#sockets, this.#channel.sendHandoff);
+      return true;
+    }
+    const handle = handleOf(session.link.socket);
+    if (handle === null) return false;
     session.link.pause();
     const { link } = session;
     const isSent = this.#channel.sendHandoff(message, handle, () => link.destroy());
