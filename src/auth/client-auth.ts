@@ -1,4 +1,5 @@
 import { InvariantError } from '../errors.ts';
+import { ClientLdap } from './client-ldap.ts';
 import { ClientScram } from './client-scram.ts';
 import type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
 import { isSameText, MD5_SALT_BYTES, md5Answer, md5Secret } from './md5.ts';
@@ -51,9 +52,10 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
       return new ClientScram(request);
     case 'reject':
       return new Settled(REJECTED);
+    case 'ldap':
+      return new ClientLdap(request, method.options);
     case 'cert':
     case 'peer':
-    case 'ldap':
       throw new InvariantError(`method ${method.kind} passed the configuration's checks`);
   }
 }

@@ -4,7 +4,9 @@ import type { LoginMethod } from '../auth/login-method.ts';
 import type { ScramKeys } from '../auth/scram.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { DatabaseEntry } from '../config/config.ts';
+import type { Settings } from '../config/schema.ts';
 import { log } from '../log/logger.ts';
+import type { Secret } from '../util/secret.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
 import type { StartupRequest } from './startup-parameters.ts';
@@ -63,14 +65,20 @@ export class Authentication {
     const { index, fleetSecret } = this.#context;
     const { user } = this.#request;
     this.#logAttempt();
+    const { auth_type } = index.settings;
+    if (auth_type === 'ldap' && (this.#request.entry?.auth_user ?? null) !== null) {
+      log.error(session.prefixed("LDAP can't be used together with database authentication"));
+      return session.fatal('bouncer config error');
+    }
     this.#exchange = startClientAuth({
-      method: methodOf(index.settings.auth_type),
+      method: methodOf(index.settings),
       user,
       secret: lookup.secret,
       connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
       random: randomBytes,
+      checkLdap: (options, name, password) => this.#checkLdap(options, name, password),
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));
   }
@@ -99,6 +107,7 @@ export class Authentication {
     } else {
       if (step.message !== null) session.link.write(step.message);
       if (step.clientKeys !== null) this.#rememberKeys(step.clientKeys);
+      if (step.password !== null) this.#rememberPassword(step.password);
       this.#request.onAccepted();
     }
   }
@@ -106,6 +115,23 @@ export class Authentication {
   #rememberKeys(keys: ScramKeys): void {
     if (this.#secret === null) return;
     this.#context.passThrough.remember(this.#session.userName, this.#secret, keys);
+  }
+
+  /** The pool of a forced user is opened by that user's own password. */
+  #rememberPassword(password: Secret): void {
+    const { entry, user } = this.#request;
+    if (entry === null || entry.user !== null) return;
+    this.#context.learntPasswords.remember(entry.name, user, password);
+  }
+
+  /** A client that leaves meanwhile gives its place up. */
+  #checkLdap(options: string, user: string, password: Secret): Promise<boolean> {
+    const session = this.#session;
+    const aborter = new AbortController();
+    session.giveUpLogin = () => aborter.abort();
+    return this.#context.checkLdap(options, { user, password }, aborter.signal).finally(() => {
+      session.giveUpLogin = null;
+    });
   }
 
   /** Goes on with a value at once, or with a promised one when it is there and the client still is. */
@@ -130,15 +156,17 @@ export class Authentication {
   }
 }
 
-function methodOf(authType: string): LoginMethod {
-  switch (authType) {
+function methodOf({ auth_type, auth_ldap_options }: Settings): LoginMethod {
+  switch (auth_type) {
     case 'trust':
     case 'any':
     case 'plain':
     case 'md5':
     case 'scram-sha-256':
-      return { kind: authType };
+      return { kind: auth_type };
+    case 'ldap':
+      return { kind: 'ldap', options: auth_ldap_options ?? '' };
     default:
-      throw new Error(`auth_type ${authType} passed the configuration's checks`);
+      throw new Error(`auth_type ${auth_type} passed the configuration's checks`);
   }
 }

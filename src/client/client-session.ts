@@ -78,6 +78,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while another service is asked whether the client may come in. */
+  giveUpLogin: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -289,6 +291,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLogin?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }

@@ -1,3 +1,4 @@
+import type { LearntPasswords } from '../auth/learnt-passwords.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
@@ -9,6 +10,7 @@ import type { PoolSet } from '../pool/pool-set.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
+import type { Secret } from '../util/secret.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
@@ -51,11 +53,18 @@ export interface ClientContext extends ClientConfig {
   readonly admission: Admission;
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
+  readonly learntPasswords: LearntPasswords;
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
   /** What is stored for a login name; `entry` is the database asked for, null at the console. */
   findUser(user: string, entry: DatabaseEntry | null): UserLookup | Promise<UserLookup>;
+  /** Whether LDAP says that the password is right; `signal`: the client has left. Never rejects. */
+  checkLdap(
+    options: string,
+    claim: { readonly user: string; readonly password: Secret },
+    signal: AbortSignal,
+  ): Promise<boolean>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

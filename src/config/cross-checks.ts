@@ -1,6 +1,7 @@
 /** What no value shows by itself: settings that this version cannot honour, or that need each other. */
 
 import type { Config } from './config.ts';
+import { checkLdap } from './ldap-checks.ts';
 import { NOT_BUILT, type Unbuilt } from './not-built.ts';
 import type { Problem } from './problem.ts';
 import {
@@ -33,7 +34,6 @@ const NOT_YET = 'is not supported yet by this version';
 const notYetSecurity: readonly Refusal[] = [
   { key: 'auth_type', values: ['cert'], why: NOT_YET },
   { key: 'auth_type', values: ['hba'], why: NOT_YET },
-  { key: 'auth_type', values: ['ldap'], why: NOT_YET },
   {
     key: 'client_tls_sslmode',
     values: ['allow', 'prefer', 'require', 'verify-ca', 'verify-full'],
@@ -78,6 +78,10 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
 
 /** Settings that are no use without another. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
+  return [...checkPeers(config, given), ...checkLdap(config.settings, given)];
+}
+
+function checkPeers(config: Config, given: readonly Given[]): Problem[] {
   if (config.peers.length === 0 || config.settings.peer_id > 0) return [];
   const text = '[peers] has no effect while peer_id is 0: cancel requests are not passed on';
   const own = given.find((one) => one.section === 'pgbouncer' && one.key === 'peer_id');

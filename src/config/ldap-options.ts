@@ -3,10 +3,10 @@
  * line. Keys and rules are PgBouncer's, which took them from PostgreSQL ("LDAP Authentication").
  */
 
-import { isIP } from 'node:net';
 import { FilterParser } from 'ldapts';
 import { Secret } from '../util/secret.ts';
 import { type LdapScope, type LdapUrl, parseHost, parseLdapUrl } from './ldap-url.ts';
+import { isLoopback } from './values.ts';
 
 /** Longest text, as in PgBouncer. */
 const MAX_BYTES = 1023;
@@ -91,10 +91,6 @@ export function parseLdapOptions(text: string): ParsedLdapOptions {
 export function sendsClearText({ scheme, startTls, servers }: LdapOptions): boolean {
   if (scheme === 'ldaps' || startTls) return false;
   return servers.length === 0 || servers.some(({ host }) => !isLoopback(host));
-}
-
-function isLoopback(host: string): boolean {
-  return isIP(host) === 4 ? host.startsWith('127.') : host === '::1' || host === 'localhost';
 }
 
 function read(text: string): LdapOptions {
@@ -212,6 +208,9 @@ function modeOf(values: Values, scope: LdapScope): LdapMode {
 function checkFilter(filter: string): void {
   // Whoever knows the password of the one entry that it finds would come in under every name.
   if (!filter.includes('$username')) fail('ldapsearchfilter must hold $username');
+  // Elsewhere than in a value, the client would say what is asked.
+  if (/(?:^|\()[^=()]*\$username/.test(filter))
+    fail('$username must stand behind a = in ldapsearchfilter');
   const invalid = `invalid ldapsearchfilter value: "${filter}"`;
   // Parentheses inside a value are written as \28 and \29; the library lets the last one be missing.
   if (filter.split('(').length !== filter.split(')').length) fail(invalid);

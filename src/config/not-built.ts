@@ -21,7 +21,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'auth_dbname' },
   { section: 'pgbouncer', key: 'auth_hba_file' },
   { section: 'pgbouncer', key: 'auth_ident_file' },
-  { section: 'pgbouncer', key: 'auth_ldap_options' },
   { section: 'pgbouncer', key: 'auth_query' },
   { section: 'pgbouncer', key: 'auth_user' },
   { section: 'pgbouncer', key: 'client_tls13_ciphers' },

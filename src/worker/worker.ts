@@ -1,6 +1,8 @@
 import type { Socket } from 'node:net';
 import { ConsoleFactory } from '../admin/console.ts';
+import { LearntPasswords } from '../auth/learnt-passwords.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
+import type { StoredSecret } from '../auth/secret.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
 import {
   Canceller,
@@ -24,9 +26,11 @@ import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { ControlAction, StopMode } from '../ipc/control.ts';
 import type { FromWorker, Handoff, StartMessage } from '../ipc/messages.ts';
+import { LdapLogin } from '../ldap/ldap-login.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
+import { findServices } from '../net/services.ts';
 import {
   acceptLink,
   connectLink,
@@ -56,6 +60,8 @@ import { LiveSnapshots } from './snapshot.ts';
  */
 
 const TICK_MS = 333;
+/** Values of `auth_type` with which clients may log in by LDAP. */
+const LDAP_TYPES: ReadonlySet<string> = new Set(['ldap', 'hba']);
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
@@ -86,6 +92,8 @@ export class Worker {
   readonly #openerOptions: { -readonly [K in keyof OpenerOptions]: OpenerOptions[K] };
   #poolOptions: PoolOptions;
   readonly #passThrough = new PassThroughKeys();
+  readonly #learntPasswords = new LearntPasswords();
+  readonly #ldap: LdapLogin;
   readonly #entrySecrets = new EntrySecrets();
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
@@ -115,6 +123,11 @@ export class Worker {
       tell: (news) => this.#mesh.requestAll(news),
     });
     const hosts = this.#hostNames.cache;
+    this.#ldap = new LdapLogin({
+      hosts,
+      services: (name, ms) => findServices(name, this.#index.settings.resolv_conf, ms),
+      env: process.env,
+    });
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
@@ -203,6 +216,8 @@ export class Worker {
       admission: new Admission(this.#index, worker, size, previous),
       cancelKeys: keys,
       passThrough: this.#passThrough,
+      learntPasswords: this.#learntPasswords,
+      checkLdap: (options, claim, signal) => this.#ldap.check(options, claim, signal),
       console,
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
       findUser: (user) => ({ kind: 'found', secret: this.#built.secrets.get(user) ?? null }),
@@ -268,6 +283,8 @@ export class Worker {
       context.admission.reconfigure(index);
       this.#passThrough.retain((user) => secrets.get(user) ?? null);
       this.#entrySecrets.retain(index.config);
+      this.#ldap.forgetTrust();
+      if (!LDAP_TYPES.has(settings.auth_type)) this.#learntPasswords.clear();
       this.#sockets = socketOptions(settings);
       this.#openerOptions.sockets = this.#sockets;
       this.#openerOptions.tls = tls;
@@ -422,9 +439,14 @@ export class Worker {
     const secret =
       entry.user !== null && entry.password !== null
         ? this.#entrySecrets.of(entry.password)
-        : (this.#built.secrets.get(user) ?? null);
+        : this.#userSecret(entry, user);
     const clientKeys = secret === null ? null : this.#passThrough.find(user, secret);
     return { user, secret, clientKeys };
+  }
+
+  #userSecret({ name, user: forced }: DatabaseEntry, user: string): StoredSecret | null {
+    const learnt = forced === null ? this.#learntPasswords.find(name, user) : null;
+    return learnt ?? this.#built.secrets.get(user) ?? null;
   }
 
   #cancelPeer(id: number): CancelPeer | null {

@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
+import { LearntPasswords } from '../../../src/auth/learnt-passwords.ts';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
@@ -140,6 +141,8 @@ export function clientWorld(
     admission: new Admission(index, 0, 1),
     cancelKeys: new CancelKeys<CancelTarget>(0, 0),
     passThrough: new PassThroughKeys(),
+    learntPasswords: new LearntPasswords(),
+    checkLdap: async () => false,
     console: {
       open: (peer, user, rights) => {
         Object.assign(console, { peer, user, rights });

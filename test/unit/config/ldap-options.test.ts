@@ -68,7 +68,7 @@ test('a URL sets the keys that it has, and keys behind it win', () => {
     ['ldapurl="ldap://a b:7/dc=x??sub"', 'ldap a:7 b:7 dc=x sub uid'],
     ['ldapurl="ldap://a%20b/dc=x??children"', 'ldap a:389 b:389 dc=x children uid'],
     ['ldapurl="LDAP://[::1]:7/dc=x??sub"', 'ldap ::1:7 dc=x sub uid'],
-    ['ldapurl=ldap:///dc=x,dc=y??sub', 'ldap x.y dc=x,dc=y sub uid'],
+    ['ldapurl="ldap:///dc=x,dc=y??sub"', 'ldap x.y dc=x,dc=y sub uid'],
     ['ldapurl=ldap://h/ou=a%2Cdc=b??sub??x', 'ldap h:389 ou=a,dc=b sub uid'],
     ['ldapurl=ldap://h/?uid?sub', 'ldap h:389  sub uid'],
     ['ldapurl=ldap://h/ ldapprefix=uid= ldapsuffix=s', 'ldap h:389 <uid=|s>'],
@@ -119,6 +119,10 @@ test('options that cannot be used say why', () => {
     [
       'ldapserver=h ldapbasedn=b ldapsearchfilter=(&(a=$username)',
       'invalid ldapsearchfilter value: "(&(a=$username)"',
+    ],
+    [
+      'ldapserver=h ldapbasedn=b ldapsearchfilter=(|(a=$username)($username=b))',
+      '$username must stand behind a = in ldapsearchfilter',
     ],
     ['ldapserver=h ldapprefix=u ldapport=0', 'invalid LDAP port number: "0"'],
     ['ldapserver=h ldapprefix=u ldapport=65536', 'invalid LDAP port number: "65536"'],

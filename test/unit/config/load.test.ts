@@ -253,8 +253,8 @@ test('each mistake stops the load with the words of PgBouncer and the true line'
     ],
     ['[pgbouncer]\nauth_type = HBA', 'E f:2: auth_type: hba is not supported yet by this version'],
     [
-      '[pgbouncer]\nauth_type = ldap',
-      'E f:2: auth_type: ldap is not supported yet by this version',
+      '[pgbouncer]\nauth_ldap_options = ldapserver=h',
+      'E f:2: auth_ldap_options: authentication method "ldap" requires argument "ldapbasedn", "ldapprefix", or "ldapsuffix" to be set',
     ],
     [
       '[pgbouncer]\nclient_tls_sslmode = prefer',
