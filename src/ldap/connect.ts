@@ -28,7 +28,8 @@ export async function openSocket(
   patience: Patience,
 ): Promise<Socket> {
   for (;;) {
-    const socket = connect({ host, port, lookup: hosts.lookup });
+    // The addresses of a name are tried one by one here.
+    const socket = connect({ host, port, lookup: hosts.lookup, autoSelectFamily: false });
     socket.setNoDelay(true);
     let found: string | null = null;
     socket.once('lookup', (error, address) => {
