@@ -1,7 +1,7 @@
 /** What real LDAP servers say to names and passwords, for each way to ask them. */
 import assert from 'node:assert/strict';
 import { lookup } from 'node:dns';
-import { before, type TestContext, test } from 'node:test';
+import { before, mock, type TestContext, test } from 'node:test';
 import { LdapLogin } from '../../src/ldap/ldap-login.ts';
 import { log } from '../../src/log/logger.ts';
 import { Secret } from '../../src/util/secret.ts';
@@ -17,8 +17,10 @@ let slapd: TestSlapd;
 let wrongName: TestSlapd;
 let certs: Certs;
 
-/** What the log was told, without the time. */
+/** What the log was told at the last login. */
 const logged: string[] = [];
+
+mock.method(log, 'warning', (text: string) => void logged.push(text));
 
 before(async () => {
   if (!hasSlapd()) return;
@@ -63,7 +65,6 @@ interface Row {
 
 async function check(t: TestContext, rows: readonly Row[], asked = login()): Promise<void> {
   if (!requirePackage(t, 'slapd', hasSlapd())) return;
-  const warning = t.mock.method(log, 'warning', (text: string) => void logged.push(text));
   for (const { options, user, password, isRight, warning: expected } of rows) {
     logged.length = 0;
     const claim = { user, password: new Secret(password) };
@@ -74,7 +75,6 @@ async function check(t: TestContext, rows: readonly Row[], asked = login()): Pro
     else assert.match(logged.join('\n'), expected, about);
     assert.ok(!logged.some((line) => line.includes(password) && !user.includes(password)), about);
   }
-  warning.mock.restore();
 }
 
 const at = (options: string): string => `ldapserver=127.0.0.1 ldapport=${slapd.port} ${options}`;
