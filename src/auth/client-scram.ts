@@ -16,11 +16,15 @@ import {
   serverSignature,
   stableSalt,
 } from './scram.ts';
-import { type ClientFirst, parseClientFinal, parseClientFirst } from './scram-messages.ts';
+import {
+  type ClientFirst,
+  PLAIN_MECHANISM,
+  PLUS_MECHANISM,
+  parseClientFinal,
+  parseClientFirst,
+} from './scram-messages.ts';
 import type { StoredSecret } from './secret.ts';
 
-/** Mechanisms offered to clients. SCRAM-SHA-256-PLUS would join here, with a binding in `onFinal`. */
-const MECHANISMS = ['SCRAM-SHA-256'];
 /** Random bytes in a server nonce, as in PostgreSQL (SCRAM_RAW_NONCE_LEN). */
 const NONCE_BYTES = 18;
 const KEY_BYTES = 32;
@@ -29,7 +33,8 @@ const ScramState = { created: 0, initial: 1, final: 2, closed: 3 } as const;
 type ScramState = (typeof ScramState)[keyof typeof ScramState];
 
 /**
- * The pooler's side of a SCRAM-SHA-256 login (PostgreSQL documentation, "SASL Authentication").
+ * The pooler's side of a SCRAM-SHA-256 login (PostgreSQL documentation, "SASL Authentication"). Over
+ * TLS the login with channel binding is offered first, where the certificate has a hash to bind to.
  *
  *   created --begin--> initial --SASLInitialResponse--> final --SASLResponse--> closed
  *
@@ -42,6 +47,10 @@ export class ClientScram implements ClientAuth {
   readonly #secret: StoredSecret | null;
   readonly #salt: Buffer;
   readonly #iterations: number;
+  /** Channel-binding data that a client may be asked for; null: binding is not offered. */
+  readonly #endPoint: Buffer | null;
+  readonly #mechanisms: readonly string[];
+  #isBound = false;
   #first: ClientFirst | null = null;
   #serverFirst = '';
   #nonce = '';
@@ -50,6 +59,9 @@ export class ClientScram implements ClientAuth {
     const secret = request.secret;
     this.#random = request.random;
     this.#secret = secret;
+    this.#endPoint = request.connection.tls?.endPoint ?? null;
+    this.#mechanisms =
+      this.#endPoint === null ? [PLAIN_MECHANISM] : [PLUS_MECHANISM, PLAIN_MECHANISM];
     if (secret?.kind === 'scram') {
       this.#salt = secret.verifier.salt;
       this.#iterations = secret.verifier.iterations;
@@ -63,7 +75,7 @@ export class ClientScram implements ClientAuth {
   begin(): AuthStep {
     if (this.#state !== ScramState.created) throw new InvariantError('authentication began twice');
     this.#state = ScramState.initial;
-    return { kind: 'send', message: saslRequest(MECHANISMS) };
+    return { kind: 'send', message: saslRequest(this.#mechanisms) };
   }
 
   onMessage(body: Buffer): AuthStep | Promise<AuthStep> {
@@ -79,7 +91,7 @@ export class ClientScram implements ClientAuth {
 
   #onInitial(body: Buffer): AuthStep {
     const initial = decodeSaslInitial(body);
-    if (initial === null || !MECHANISMS.includes(initial.mechanism)) {
+    if (initial === null || !this.#mechanisms.includes(initial.mechanism)) {
       return {
         kind: 'refused',
         text: 'client selected an invalid SASL authentication mechanism',
@@ -89,7 +101,9 @@ export class ClientScram implements ClientAuth {
     // A client may legally leave the first message out and be asked for it; none does, and
     // PgBouncer does not ask.
     if (initial.response === null) return refused(null);
-    const first = parseClientFirst(initial.response);
+    this.#isBound = initial.mechanism === PLUS_MECHANISM;
+    const unbound = this.#endPoint === null ? 'none' : 'offered';
+    const first = parseClientFirst(initial.response, this.#isBound ? 'chosen' : unbound);
     if ('problem' in first) return refused(first.problem);
 
     this.#first = first;
@@ -102,7 +116,7 @@ export class ClientScram implements ClientAuth {
 
   #onFinal(body: Buffer): AuthStep | Promise<AuthStep> {
     const first = this.#first!;
-    const final = parseClientFinal(body, Buffer.from(first.gs2Header, 'latin1'));
+    const final = parseClientFinal(body, first.gs2Header, this.#isBound ? this.#endPoint : null);
     if ('problem' in final) return refused(final.problem);
     if (final.nonce !== this.#nonce) {
       return refused('invalid SCRAM response (nonce does not match)');

@@ -10,13 +10,32 @@ const MAX_CLIENT_MESSAGE_BYTES = 1024;
 const MAX_SERVER_MESSAGE_BYTES = 2000;
 const PROOF_BYTES = 32;
 
+const UNBOUND = malformed(
+  'client selected SCRAM-SHA-256-PLUS, but did not send channel binding data',
+);
+const DOWNGRADED: Malformed = {
+  problem:
+    'SCRAM channel binding negotiation error: client supports it but thinks that it was not offered',
+};
+
 /** A message that was refused; `problem` is the line for the log. */
 export interface Malformed {
   readonly problem: string;
 }
 
+/** Mechanism with channel binding (RFC 5802, section 6). */
+export const PLUS_MECHANISM = 'SCRAM-SHA-256-PLUS';
+export const PLAIN_MECHANISM = 'SCRAM-SHA-256';
+
+/** Channel binding in a login at hand: not offered, offered but not chosen, or chosen. */
+export type Binding = 'none' | 'offered' | 'chosen';
+
+/** Flag of a client that binds to the server's certificate (RFC 5929, section 4). */
+const BOUND_FLAG = 'p=tls-server-end-point';
+export const BOUND_HEADER = `${BOUND_FLAG},,`;
+
 export interface ClientFirst {
-  /** `n,,` or `y,,`: channel-binding flag and (absent) authorization identity. */
+  /** `n,,`, `y,,` or `BOUND_HEADER`: channel-binding flag and (absent) authorization identity. */
   readonly gs2Header: string;
   readonly bare: string;
   readonly nonce: string;
@@ -39,26 +58,24 @@ export type ServerFinal = { readonly signature: Buffer } | { readonly error: str
 
 /**
  * Reads client-first-message. The user name in it is ignored: the startup packet named the user.
- * A demand for channel binding and an authorization identity are refused, as in PgBouncer.
+ * An authorization identity is refused, as in PgBouncer; what the channel-binding flag may be is as
+ * in RFC 5802, section 6, and PostgreSQL.
  */
-export function parseClientFirst(message: Buffer): ClientFirst | Malformed {
+export function parseClientFirst(message: Buffer, binding: Binding): ClientFirst | Malformed {
   if (message.length > MAX_CLIENT_MESSAGE_BYTES) return malformed('message too long');
   const text = message.toString('latin1');
-  const flag = text[0];
-  if (flag === 'p') {
-    return { problem: 'client requires SCRAM channel binding, but it is not supported' };
+  const flag = readFlag(text, binding);
+  if (typeof flag !== 'number') return flag;
+  if (text[flag] !== ',') {
+    return malformed(`comma expected, but found character "${show(text[flag])}"`);
   }
-  if (flag !== 'n' && flag !== 'y') {
-    return malformed(`unexpected channel-binding flag "${show(flag)}"`);
-  }
-  if (text[1] !== ',') return malformed(`comma expected, but found character "${show(text[1])}"`);
-  if (text[2] === 'a') {
+  if (text[flag + 1] === 'a') {
     return { problem: 'client uses authorization identity, but it is not supported' };
   }
-  if (text[2] !== ',') {
-    return malformed(`unexpected attribute "${show(text[2])}" in client-first-message`);
+  if (text[flag + 1] !== ',') {
+    return malformed(`unexpected attribute "${show(text[flag + 1])}" in client-first-message`);
   }
-  const bare = text.slice(3);
+  const bare = text.slice(flag + 2);
   if (bare[0] === 'm') return { problem: 'client requires an unsupported SCRAM extension' };
 
   const attributes = new AttributeReader(bare);
@@ -68,20 +85,55 @@ export function parseClientFirst(message: Buffer): ClientFirst | Malformed {
   if (attributes.problem !== null) return malformed(attributes.problem);
   if (name === null || nonce === null) return malformed('attribute "r" expected');
   if (!isNonce(nonce)) return { problem: 'non-printable characters in SCRAM nonce' };
-  return { gs2Header: text.slice(0, 3), bare, nonce };
+  return { gs2Header: text.slice(0, flag + 2), bare, nonce };
+}
+
+/** The length of the channel-binding flag, if it is one that fits the mechanism. */
+function readFlag(text: string, binding: Binding): number | Malformed {
+  switch (text[0]) {
+    case 'n':
+      return binding === 'chosen' ? UNBOUND : 1;
+    case 'y':
+      if (binding === 'chosen') return UNBOUND;
+      // Somebody between has taken SCRAM-SHA-256-PLUS out of the offer.
+      return binding === 'offered' ? DOWNGRADED : 1;
+    case 'p': {
+      if (binding === 'none') {
+        return { problem: 'client requires SCRAM channel binding, but it is not supported' };
+      }
+      if (binding === 'offered') {
+        return malformed(
+          'client selected SCRAM-SHA-256 without channel binding, but sent channel binding data',
+        );
+      }
+      const length = text.indexOf(',');
+      const flag = length === -1 ? text : text.slice(0, length);
+      if (flag === BOUND_FLAG) return flag.length;
+      return { problem: 'unsupported SCRAM channel-binding type' };
+    }
+    default:
+      return malformed(`unexpected channel-binding flag "${show(text[0])}"`);
+  }
 }
 
 /**
- * Reads client-final-message. `channelBinding` is what `c=` has to decode to: the gs2 header of the
- * first message, followed by the channel-binding bytes of mechanisms that have some.
+ * Reads client-final-message, whose `c=` has to be the gs2 header of the first message followed by
+ * the channel-binding data, if the login is bound.
+ * @param endPoint null: not bound
  */
-export function parseClientFinal(message: Buffer, channelBinding: Buffer): ClientFinal | Malformed {
+export function parseClientFinal(
+  message: Buffer,
+  gs2Header: string,
+  endPoint: Buffer | null,
+): ClientFinal | Malformed {
   if (message.length > MAX_CLIENT_MESSAGE_BYTES) return malformed('message too long');
   const text = message.toString('latin1');
   const attributes = new AttributeReader(text);
   const binding = attributes.read('c');
-  if (binding !== null && binding !== channelBinding.toString('base64')) {
-    return { problem: 'unexpected SCRAM channel-binding attribute in client-final-message' };
+  if (binding !== null && binding !== channelBinding(gs2Header, endPoint)) {
+    const mismatch = 'SCRAM channel binding check failed';
+    const unexpected = 'unexpected SCRAM channel-binding attribute in client-final-message';
+    return { problem: endPoint === null ? unexpected : mismatch };
   }
   const nonce = attributes.read('r');
   let proofStart = attributes.at;
@@ -97,6 +149,12 @@ export function parseClientFinal(message: Buffer, channelBinding: Buffer): Clien
   if (proof === null) return { problem: 'could not decode proof' };
   if (proof.length !== PROOF_BYTES) return malformed('malformed proof in client-final-message');
   return { nonce, proof, withoutProof: text.slice(0, proofStart - 1) };
+}
+
+/** Value of `c=` in client-final-message. */
+export function channelBinding(gs2Header: string, endPoint: Buffer | null): string {
+  const header = Buffer.from(gs2Header, 'latin1');
+  return (endPoint === null ? header : Buffer.concat([header, endPoint])).toString('base64');
 }
 
 /** Reads server-first-message; extensions are refused as libpq does. */

@@ -20,6 +20,13 @@ export interface ServerAuthRequest {
   readonly clientKeys: ScramKeys | null;
   /** Source of `n` unpredictable bytes. */
   readonly random: (n: number) => Buffer;
+  /**
+   * Channel-binding data of the connection, the hash of the server's certificate; asked for when it
+   * is needed. Null, or left out: there is nothing to bind to.
+   */
+  readonly endPoint?: () => Buffer | null;
+  /** The answer about to be sent shows the password, or its hash, to whoever reads the connection. */
+  readonly onExposed?: (method: 'plain' | 'md5') => void;
 }
 
 /** One login in progress. */
@@ -31,7 +38,7 @@ export interface ServerAuth {
   onRequest(code: number, body: Buffer): ServerAuthStep | Promise<ServerAuthStep>;
 }
 
-/** Starts the login to a server: clear text, MD5 or SCRAM-SHA-256, whichever it asks for. */
+/** Starts the login to a server: clear text, MD5 or SCRAM (bound if it can be), as it asks for. */
 export function startServerAuth(request: ServerAuthRequest): ServerAuth {
   return new ServerLogin(request);
 }
@@ -81,26 +88,29 @@ class ServerLogin implements ServerAuth {
 
   /** Stored hashes go out as they are, like PgBouncer's; the server refuses them in its own words. */
   #onCleartext(): ServerAuthStep {
-    return { kind: 'send', message: passwordMessage(storedText(this.#request.secret).reveal()) };
+    const { secret, onExposed } = this.#request;
+    if (secret !== null) onExposed?.('plain');
+    return { kind: 'send', message: passwordMessage(storedText(secret).reveal()) };
   }
 
   #onMd5(salt: Buffer): ServerAuthStep {
-    const { secret, user } = this.#request;
+    const { secret, user, onExposed } = this.#request;
     if (secret?.kind === 'scram') {
       return failed(WRONG_PASSWORD_TYPE, 'cannot do MD5 authentication: wrong password type');
     }
     if (salt.length !== MD5_SALT_BYTES) return failed(UNANSWERED, 'protocol error: bad MD5 salt');
     const text = storedText(secret).reveal();
     const stored = secret?.kind === 'md5' ? text : md5Secret(text, user);
+    if (secret !== null) onExposed?.('md5');
     return { kind: 'send', message: passwordMessage(md5Answer(stored, salt)) };
   }
 
   #onSasl(body: Buffer): ServerAuthStep {
-    const { secret, clientKeys, random } = this.#request;
+    const { secret, clientKeys, random, endPoint } = this.#request;
     const mechanisms = decodeMechanisms(body);
     if (mechanisms === null)
       return failed(UNANSWERED, 'protocol error: bad list of SASL mechanisms');
-    const scram = new ServerScram(secret, clientKeys, random);
+    const scram = new ServerScram(secret, clientKeys, random, endPoint?.() ?? null);
     const step = scram.begin(mechanisms);
     if (step.kind === 'send') this.#scram = scram;
     return step;

@@ -8,13 +8,22 @@ import {
   isServerSignature,
   type ScramKeys,
 } from './scram.ts';
-import { parseServerFinal, parseServerFirst, type ServerFirst } from './scram-messages.ts';
+import {
+  BOUND_HEADER,
+  channelBinding,
+  PLAIN_MECHANISM,
+  PLUS_MECHANISM,
+  parseServerFinal,
+  parseServerFirst,
+  type ServerFirst,
+} from './scram-messages.ts';
 import type { StoredSecret } from './secret.ts';
 import { failed, type ServerAuthStep, UNANSWERED, WRONG_PASSWORD_TYPE } from './server-step.ts';
 
-const MECHANISM = 'SCRAM-SHA-256';
-/** Without channel binding: SCRAM-SHA-256-PLUS would put its flag and binding here. */
-const GS2_HEADER = 'n,,';
+/** The connection has nothing to bind to. */
+const UNBOUND_HEADER = 'n,,';
+/** It has, but the server has not offered to; one that has knows then that somebody is between. */
+const UNOFFERED_HEADER = 'y,,';
 /** Random bytes in a client nonce, as in PostgreSQL (SCRAM_RAW_NONCE_LEN). */
 const NONCE_BYTES = 18;
 /** A server that asks for more would keep a thread of ours busy for many seconds per login. */
@@ -27,6 +36,7 @@ type ScramState = (typeof ScramState)[keyof typeof ScramState];
 /**
  * The client's side of a SCRAM-SHA-256 login at a server (PostgreSQL documentation, "SASL
  * Authentication"). Both sides prove themselves: without the server's signature there is no `ok`.
+ * Where both can, the login is bound to the certificate that the server has shown in its TLS handshake.
  *
  *   created --begin--> first --server-first--> deriving ----> final --server-final--> verified
  *   any of them --anything else--> closed
@@ -36,6 +46,9 @@ export class ServerScram {
   readonly #secret: StoredSecret | null;
   readonly #clientKeys: ScramKeys | null;
   readonly #nonce: string;
+  /** Hash of the server's certificate; null: there is nothing to bind to. */
+  readonly #endPoint: Buffer | null;
+  #gs2Header = UNBOUND_HEADER;
   #signed: Buffer = Buffer.alloc(0);
   #serverKey: Secret<Buffer> | null = null;
 
@@ -43,15 +56,20 @@ export class ServerScram {
     secret: StoredSecret | null,
     clientKeys: ScramKeys | null,
     random: (n: number) => Buffer,
+    endPoint: Buffer | null,
   ) {
     this.#secret = secret;
     this.#clientKeys = clientKeys;
     this.#nonce = random(NONCE_BYTES).toString('base64');
+    this.#endPoint = endPoint;
   }
 
   /** AuthenticationSASL: picks the mechanism and sends client-first-message. */
   begin(mechanisms: readonly string[]): ServerAuthStep {
-    if (!mechanisms.includes(MECHANISM)) {
+    // An offer to bind a connection that cannot be bound is no reason to give up, though libpq does:
+    // a proxy may have put TLS between it and the server.
+    const isBound = this.#endPoint !== null && mechanisms.includes(PLUS_MECHANISM);
+    if (!isBound && !mechanisms.includes(PLAIN_MECHANISM)) {
       const text = "none of the server's SASL authentication mechanisms are supported";
       return this.#fail(`server login failed: ${text}`, text);
     }
@@ -65,8 +83,11 @@ export class ServerScram {
       );
     }
     this.#state = ScramState.first;
-    const first = Buffer.from(GS2_HEADER + this.#bare(), 'latin1');
-    return { kind: 'send', message: saslInitialResponse(MECHANISM, first) };
+    if (isBound) this.#gs2Header = BOUND_HEADER;
+    else if (this.#endPoint !== null) this.#gs2Header = UNOFFERED_HEADER;
+    const first = Buffer.from(this.#gs2Header + this.#bare(), 'latin1');
+    const mechanism = isBound ? PLUS_MECHANISM : PLAIN_MECHANISM;
+    return { kind: 'send', message: saslInitialResponse(mechanism, first) };
   }
 
   /** AuthenticationSASLContinue: answers server-first-message with the proof. */
@@ -125,8 +146,8 @@ export class ServerScram {
   }
 
   #prove(keys: ScramKeys, first: ServerFirst, serverFirst: string): ServerAuthStep {
-    const binding = Buffer.from(GS2_HEADER, 'latin1').toString('base64');
-    const withoutProof = `c=${binding},r=${first.nonce}`;
+    const endPoint = this.#gs2Header === BOUND_HEADER ? this.#endPoint : null;
+    const withoutProof = `c=${channelBinding(this.#gs2Header, endPoint)},r=${first.nonce}`;
     this.#signed = authMessage(this.#bare(), serverFirst, withoutProof);
     this.#serverKey = keys.serverKey;
     const proof = clientProof(keys.clientKey, this.#signed).toString('base64');

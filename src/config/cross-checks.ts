@@ -76,9 +76,22 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
   return problems;
 }
 
-/** Settings that are no use without another. */
+/** Settings that need another, or are no use without it. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
-  return [...checkPeers(config, given), ...checkLdap(config.settings, given)];
+  return [
+    ...checkDirectTls(config, given),
+    ...checkPeers(config, given),
+    ...checkLdap(config.settings, given),
+  ];
+}
+
+/** As libpq has it: a handshake that begins at once cannot be a wish, for nothing is left to fall back to. */
+function checkDirectTls({ settings, fleet }: Config, given: readonly Given[]): Problem[] {
+  const direct = given.find((one) => one.key === 'server_tls_negotiation');
+  const isFirm = !['disable', 'allow', 'prefer'].includes(settings.server_tls_sslmode);
+  if (direct === undefined || fleet.server_tls_negotiation !== 'direct' || isFirm) return [];
+  const text = 'direct needs server_tls_sslmode = require, verify-ca or verify-full';
+  return [problemAt(direct, text, 'error')];
 }
 
 function checkPeers(config: Config, given: readonly Given[]): Problem[] {

@@ -31,6 +31,8 @@ export interface LoginOptions {
   readonly password?: string;
   readonly parameters?: Readonly<Record<string, string>>;
   readonly version?: number;
+  /** Told the code of each Authentication message. */
+  readonly onAsked?: (code: number) => void;
 }
 
 /** An ErrorResponse that ended a login, or came where none was expected. */
@@ -133,6 +135,7 @@ export class WireClient {
       const next = await this.next();
       received.push(next);
       if (next.type === 'E') throw new WireError(next.body);
+      if (next.type === 'R') options.onAsked?.(next.body.readInt32BE(0));
       if (next.type === 'R') this.#authenticate(next.body, user, password, scram);
       if (next.type === 'Z') return received;
     }
