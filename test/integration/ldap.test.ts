@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { before, type TestContext, test } from 'node:test';
 import { linesUntilClose } from '../fault/support.ts';
 import { makeCerts } from '../support/certs.ts';
+import { startDnsServer } from '../support/dns-server.ts';
 import { message, startup } from '../support/messages.ts';
 import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
@@ -109,6 +110,27 @@ test('a search by an account of its own over StartTLS', async (t) => {
   const shown = rows.find(({ key }) => key === 'auth_ldap_options')?.['value'] ?? '';
   assert.match(shown, /ldapbindpasswd=\[redacted\]/);
   assert.doesNotMatch(shown + fleet.log(), /read "/);
+});
+
+test('without a server in the options those of the base DN are asked for in DNS', async (t) => {
+  if (!requirePackage(t, 'slapd', hasSlapd())) return;
+  const dns = await startDnsServer();
+  t.after(() => dns.stop());
+  const { port } = slapd;
+  dns.setServices(
+    '_ldap._tcp.example.net',
+    { priority: 20, port, target: 'spare.example.net' },
+    { priority: 10, port, target: 'ldap.example.net' },
+  );
+  // The first address refuses, as nobody listens there.
+  dns.set('ldap.example.net', '127.0.0.2', '127.0.0.1');
+  const fleet = await start(t, {
+    settings: { auth_ldap_options: `ldapbasedn="${SUFFIX}"`, resolv_conf: dns.resolvConf },
+  });
+  assert.ok(fleet);
+  for (let n = 0; n < 3; n++) await isServed(fleet, { user: 'app', password: 'app' });
+  assert.equal(dns.count('SRV _ldap._tcp.example.net'), 3);
+  assert.equal(dns.count('A spare.example.net'), 0);
 });
 
 test('a forced user needs no password of the client', async (t) => {
