@@ -10,6 +10,7 @@ import type { Secret } from '../util/secret.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
 import type { StartupRequest } from './startup-parameters.ts';
+import { tlsText } from './tls-start.ts';
 
 /** How the log names what a client asks for by `replication`. */
 const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
@@ -88,8 +89,9 @@ export class Authentication {
     if (!this.#context.index.settings.log_connections) return;
     const database = session.databaseName || '(nodb)';
     const replication = REPLICATION_WORD[this.#request.replication];
+    const tls = session.tls === null ? 'no' : tlsText(session.tls);
     session.info(
-      `login attempt: db=${database} user=${this.#request.user} tls=no replication=${replication}`,
+      `login attempt: db=${database} user=${this.#request.user} tls=${tls} replication=${replication}`,
     );
   }
 

@@ -31,6 +31,7 @@ import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
 import { readStartup, type StartupRequest } from './startup-parameters.ts';
+import { HANDSHAKE_RECORD, refuseTls, startTls } from './tls-start.ts';
 
 /**
  * A client's way in: SSLRequest, StartupMessage, authentication, welcome, with PgBouncer's order of
@@ -39,6 +40,7 @@ import { readStartup, type StartupRequest } from './startup-parameters.ts';
  */
 
 const NO = Buffer.from('N');
+const YES = Buffer.from('S');
 /** Longest user name that PgBouncer takes, plus one. */
 const MAX_USER_BYTES = 128;
 /** Longest database name shown in an error. */
@@ -62,6 +64,8 @@ export class ClientLogin {
   #exceeded: string | null = null;
   /** At the console; null: none. */
   #rights: 'admin' | 'stats' | null = null;
+  /** There was a request for encryption. */
+  #hasAsked = false;
 
   constructor(session: ClientSession, context: ClientContext) {
     this.#session = session;
@@ -83,8 +87,12 @@ export class ClientLogin {
         this.#session.link.hold();
         return at;
       }
-      const used =
-        bytes[at] === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
+      const first = bytes[at];
+      if (first === HANDSHAKE_RECORD && this.#canBeDirectTls) {
+        this.#onDirectTls(bytes, at, end);
+        return end;
+      }
+      const used = first === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
       if (used === 0) return at;
       at += used;
     }
@@ -135,8 +143,33 @@ export class ClientLogin {
       this.#session.fatal(`received unencrypted data after ${what} request`);
       return available;
     }
-    this.#session.link.write(NO);
+    const session = this.#session;
+    const isTls = code === RequestCode.ssl;
+    this.#hasAsked = true;
+    if (isTls && session.tls !== null) {
+      session.close('SSL req inside SSL');
+    } else if (isTls && this.#context.clientTls.isOffered && !session.isUnix) {
+      session.link.write(YES);
+      startTls(session, this.#context.clientTls, null);
+    } else {
+      session.link.write(NO);
+    }
     return size;
+  }
+
+  /** TLS without an SSLRequest is known by the first byte of a connection. */
+  get #canBeDirectTls(): boolean {
+    const { tls, isUnix } = this.#session;
+    return !this.#hasAsked && this.#stage === LoginStage.startup && tls === null && !isUnix;
+  }
+
+  #onDirectTls(bytes: Buffer, at: number, end: number): void {
+    const { clientTls } = this.#context;
+    if (clientTls.isOffered) {
+      startTls(this.#session, clientTls, Buffer.from(bytes.subarray(at, end)));
+    } else {
+      refuseTls(this.#session);
+    }
   }
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
@@ -168,6 +201,9 @@ export class ClientLogin {
   #onStartup(bytes: Buffer, start: number, packetEnd: number, end: number): void {
     const session = this.#session;
     const context = this.#context;
+    if (context.clientTls.isRequired && session.tls === null && !session.isUnix) {
+      return session.fatal('SSL required');
+    }
     const startup = decodeStartup(bytes, start, packetEnd);
     const request = readStartup(startup.parameters, context.tracked, context.ignoredParameters);
     if ('refusal' in request) return session.fatal(request.refusal);

@@ -277,10 +277,19 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.refuse('08P01', text);
   }
 
+  /** Closes without a line in the log: it has said already why. */
+  vanish(): void {
+    this.#end(null);
+  }
+
   /** Closes; entered once. `reason` is for the log. */
   close(reason: string): void {
+    this.#end(reason);
+  }
+
+  #end(reason: string | null): void {
     if (this.isClosed) return;
-    if (this.#context.index.settings.log_disconnections) {
+    if (reason !== null && this.#context.index.settings.log_disconnections) {
       const age = Math.floor((clock.now - this.connectedAt) / 1000);
       this.info(`closing because: ${reason} (age=${age}s)`);
     }
@@ -327,11 +336,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   onPeerEnd(): void {
-    this.close('client unexpected eof');
+    if (this.link.isSecuring) this.vanish();
+    else this.close('client unexpected eof');
   }
 
   onClose(error: Error | null): void {
-    this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
+    if (this.link.isSecuring) this.vanish();
+    else this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink

@@ -10,6 +10,7 @@ import type { PoolSet } from '../pool/pool-set.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
+import type { ClientTls } from '../tls/client-tls.ts';
 import type { Secret } from '../util/secret.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
@@ -46,6 +47,8 @@ export function clientConfig(index: ConfigIndex): ClientConfig {
 
 /** What all client sessions of a worker share; a reload changes its configuration in place. */
 export interface ClientContext extends ClientConfig {
+  /** For handshakes that begin from now on. */
+  clientTls: ClientTls;
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
   readonly translator: StatementTranslator;

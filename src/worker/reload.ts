@@ -5,6 +5,7 @@ import { ConfigIndex } from '../config/effective.ts';
 import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
+import { ClientTls } from '../tls/client-tls.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { TlsSetupError } from '../tls/setup-error.ts';
 import type { Worker } from './worker.ts';
@@ -14,6 +15,7 @@ export interface BuiltConfig {
   readonly index: ConfigIndex;
   readonly secrets: ReadonlyMap<string, StoredSecret>;
   readonly tls: ServerTls;
+  readonly clientTls: ClientTls;
 }
 
 /**
@@ -24,9 +26,10 @@ export interface BuiltConfig {
  */
 export function buildConfig(config: Config, running: BuiltConfig | null): BuiltConfig {
   const tls = new ServerTls(config.settings, config.fleet);
+  const clientTls = new ClientTls(config);
   const isSame = running !== null && running.index.config.authFileText === config.authFileText;
   const secrets = isSame ? running.secrets : readUsers(config);
-  return { index: new ConfigIndex(config), secrets, tls };
+  return { index: new ConfigIndex(config), secrets, tls, clientTls };
 }
 
 function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {

@@ -11,6 +11,7 @@ import {
 import type { Canceller } from '../cancel/canceller.ts';
 import type { Admission } from '../client/admission.ts';
 import { type ClientSession, ClientState } from '../client/client-session.ts';
+import { tlsText } from '../client/tls-start.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { PGFLEET_VERSION } from '../log/version.ts';
 import type { Traffic } from '../metrics/traffic.ts';
@@ -148,7 +149,7 @@ function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
     ptr: session.ptr,
     link: session.server?.ptr ?? '',
     remote_pid: 0,
-    tls: '',
+    tls: session.tls === null ? '' : tlsText(session.tls),
     application_name: session.applicationName,
     prepared_statements: session.statements.size,
     id: session.id,

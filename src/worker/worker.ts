@@ -206,6 +206,7 @@ export class Worker {
     });
     this.#context = {
       ...clientConfig(this.#index),
+      clientTls: this.#built.clientTls,
       tracked,
       registry,
       translator,
@@ -274,7 +275,8 @@ export class Worker {
     const { index, tls, secrets } = built;
     const { settings } = index;
     inTurn(() => {
-      const context = Object.assign(this.#context, clientConfig(index));
+      const { clientTls } = built;
+      const context = Object.assign(this.#context, { ...clientConfig(index), clientTls });
       context.translator.limit = settings.max_prepared_statements;
       context.cancelKeys.peerId = settings.peer_id;
       context.admission.reconfigure(index);

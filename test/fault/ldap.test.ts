@@ -367,6 +367,7 @@ test('an address of a name that refuses is passed over', async () => {
 test('while LDAP is silent, clients are served, those who leave are forgotten, and those who wait time out', async (t) => {
   let isSilent = false;
   const server = await startFakeLdap((asked, socket) => (isSilent ? null : good(asked, socket)));
+  t.after(() => server.stop());
   const fleet = await startPgfleet({
     authFile: {},
     settings: {
@@ -394,7 +395,7 @@ test('while LDAP is silent, clients are served, those who leave are forgotten, a
   await until('one has been forgotten', () => server.open === 1);
   assert.ok((await console.query('SHOW VERSION')).length > 0);
   assert.deepEqual(await linesUntilClose(waiter), fatal('client_login_timeout'));
-  await server.stop();
+  await until('the other has been forgotten too', () => server.open === 0);
   assert.doesNotMatch(fleet.log(), new RegExp(PASSWORD));
   await console.end();
 });

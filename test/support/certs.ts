@@ -14,7 +14,7 @@ export interface Certs {
  * localhost, 127.0.0.1 and ::1; `wrong-name` for db.example only. Clients' certificates carry their
  * name as common name; `stranger` is one of `app`, signed by `other-ca`.
  */
-type CertFile =
+export type CertFile =
   | 'ca.crl'
   | `${'ca' | 'other-ca'}.crt`
   | `${'server' | 'wrong-name' | 'app' | 'mallory' | 'revoked' | 'stranger'}.${'crt' | 'key'}`;

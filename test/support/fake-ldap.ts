@@ -65,8 +65,9 @@ export class FakeLdap {
 
   /** Waits until every connection has been closed by the other side, and ends. */
   async stop(): Promise<void> {
+    const ended = new Promise((resolve) => this.#server.close(resolve));
     await until('the LDAP connections are closed', () => this.open === 0);
-    await new Promise((resolve) => this.#server.close(resolve));
+    await ended;
   }
 }
 

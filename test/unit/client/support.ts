@@ -15,6 +15,7 @@ import { inTurn } from '../../../src/net/turn.ts';
 import { StatementRegistry } from '../../../src/prepared/registry.ts';
 import { StatementTranslator } from '../../../src/prepared/translator.ts';
 import { TrackedNames } from '../../../src/server/parameters.ts';
+import { ClientTls } from '../../../src/tls/client-tls.ts';
 import {
   reportFields,
   splitMessages,
@@ -131,6 +132,7 @@ export function clientWorld(
   );
   const context: ClientContext = {
     index,
+    clientTls: new ClientTls(index.config),
     tracked: new TrackedNames([]),
     registry,
     translator: new StatementTranslator(registry, 200),
