@@ -48,7 +48,9 @@ export class Authentication {
   /** Looks the name up and sends the first question. */
   begin(): void {
     const { user, entry } = this.#request;
-    this.#after(this.#context.findUser(user, entry), (lookup) => this.#onLookup(lookup));
+    this.#after(this.#context.findUser(user, entry, this.#session), (lookup) =>
+      this.#onLookup(lookup),
+    );
   }
 
   /** Takes the body of a PasswordMessage, whatever its kind. */
@@ -59,11 +61,12 @@ export class Authentication {
 
   #onLookup(lookup: UserLookup): void {
     const session = this.#session;
-    if (lookup.kind === 'refused') return session.fatal(lookup.text);
+    session.giveUpLookup = null;
+    if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    const { index, fleetSecret } = this.#context;
+    const { index, fleetSecret, secretProfile } = this.#context;
     const { user } = this.#request;
     this.#logAttempt();
     const { auth_type } = index.settings;
@@ -78,6 +81,8 @@ export class Authentication {
       connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
+      profile: secretProfile(),
+      isGone: () => session.isClosed,
       random: randomBytes,
       checkLdap: (options, name, password) => this.#checkLdap(options, name, password),
     });
@@ -123,7 +128,7 @@ export class Authentication {
   #rememberPassword(password: Secret): void {
     const { entry, user } = this.#request;
     if (entry === null || entry.user !== null) return;
-    this.#context.learntPasswords.remember(entry.name, user, password);
+    this.#context.provedPasswords.remember(entry.name, user, password);
   }
 
   /** A client that leaves meanwhile gives its place up. */

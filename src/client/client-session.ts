@@ -76,6 +76,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   state: ClientState = ClientState.login;
   server: ServerConnection | null = null;
   pool: Pool | null = null;
+  readonly serverUser = null;
   /** Set before it has a pool; a replication connection keeps its server to the end. */
   replication: ReplicationRequest | null = null;
   tracked: TrackedValues;
@@ -85,6 +86,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   giveUpCancel: (() => void) | null = null;
   /** Set while another service is asked whether the client may come in. */
   giveUpLogin: (() => void) | null = null;
+  /** Set while its name is looked up, which has time limits of its own. */
+  giveUpLookup: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -306,6 +309,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.#backend?.onClose();
     this.giveUpCancel?.();
     this.giveUpLogin?.();
+    this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }

@@ -1,6 +1,7 @@
-import type { LearntPasswords } from '../auth/learnt-passwords.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
+import type { ProvedPasswords } from '../auth/proved-passwords.ts';
 import type { StoredSecret } from '../auth/secret.ts';
+import type { SecretProfile } from '../auth/secret-profile.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -23,8 +24,8 @@ export type UserLookup =
       /** null: nobody has that name. */
       readonly secret: StoredSecret | null;
     }
-  /** It cannot be found out; `text` is for the client. */
-  | { readonly kind: 'refused'; readonly text: string };
+  /** It cannot be found out, or is not there; `text` is for the client. */
+  | { readonly kind: 'refused'; readonly sqlstate: string; readonly text: string };
 
 /** The part of the context that follows from the configuration. */
 export interface ClientConfig {
@@ -56,12 +57,21 @@ export interface ClientContext extends ClientConfig {
   readonly admission: Admission;
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
-  readonly learntPasswords: LearntPasswords;
+  readonly provedPasswords: ProvedPasswords;
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
-  /** What is stored for a login name; `entry` is the database asked for, null at the console. */
-  findUser(user: string, entry: DatabaseEntry | null): UserLookup | Promise<UserLookup>;
+  /** What the secrets of `auth_file` are like, for imitation logins. */
+  readonly secretProfile: () => SecretProfile;
+  /**
+   * What is stored for the login name of `session`; `entry` is the database asked for, null at the
+   * console and for one that nobody has heard of.
+   */
+  findUser(
+    user: string,
+    entry: DatabaseEntry | null,
+    session: ClientSession,
+  ): UserLookup | Promise<UserLookup>;
   /** Whether LDAP says that the password is right; `signal`: the client has left. Never rejects. */
   checkLdap(
     options: string,

@@ -18,11 +18,8 @@ interface NotBuiltIn<Section, Key> {
 }
 
 export const NOT_BUILT: readonly Unbuilt[] = [
-  { section: 'pgbouncer', key: 'auth_dbname' },
   { section: 'pgbouncer', key: 'auth_hba_file' },
   { section: 'pgbouncer', key: 'auth_ident_file' },
-  { section: 'pgbouncer', key: 'auth_query' },
-  { section: 'pgbouncer', key: 'auth_user' },
   { section: 'pgbouncer', key: 'log_stats', actsAs: false },
   { section: 'pgbouncer', key: 'syslog' },
   { section: 'pgbouncer', key: 'syslog_facility' },
@@ -34,9 +31,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'tcp_user_timeout' },
   // PgBouncer has this one on Windows only; elsewhere it stops the load.
   { section: 'pgbouncer', key: 'service_name' },
-  { section: 'databases', key: 'auth_dbname' },
-  { section: 'databases', key: 'auth_query' },
-  { section: 'databases', key: 'auth_user' },
   { section: 'fleet', key: 'balance_accepts', actsAs: false },
   { section: 'fleet', key: 'elastic', actsAs: false },
   { section: 'fleet', key: 'http_listen', actsAs: '' },

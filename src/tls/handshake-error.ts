@@ -2,8 +2,8 @@ import { opensslText } from '../util/openssl-error.ts';
 
 /** What went wrong in TLS, in the words of PgBouncer's log. */
 
-/** OpenSSL's text, of which Node shows more: thread, function, source file and line. */
-const OPENSSL = /error:([0-9A-F]{8}):([^:]*):[^:]*:([^:\n]*)/;
+/** An error of OpenSSL's. */
+const OPENSSL = /error:[0-9A-F]{8}:/;
 
 /** What makes Node refuse a certificate itself, after OpenSSL's handshake. */
 const VERIFY_FAILED = 'error:0A000086:SSL routines::certificate verify failed';

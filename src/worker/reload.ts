@@ -1,4 +1,5 @@
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
+import { profileOf, type SecretProfile } from '../auth/secret-profile.ts';
 import { parseUserlist } from '../auth/userlist.ts';
 import type { Config } from '../config/config.ts';
 import { ConfigIndex } from '../config/effective.ts';
@@ -14,6 +15,8 @@ import type { Worker } from './worker.ts';
 export interface BuiltConfig {
   readonly index: ConfigIndex;
   readonly secrets: ReadonlyMap<string, StoredSecret>;
+  /** What those are like. */
+  readonly profile: SecretProfile;
   readonly tls: ServerTls;
   readonly clientTls: ClientTls;
 }
@@ -29,7 +32,8 @@ export function buildConfig(config: Config, running: BuiltConfig | null): BuiltC
   const clientTls = new ClientTls(config);
   const isSame = running !== null && running.index.config.authFileText === config.authFileText;
   const secrets = isSame ? running.secrets : readUsers(config);
-  return { index: new ConfigIndex(config), secrets, tls, clientTls };
+  const profile = profileOf(secrets.values());
+  return { index: new ConfigIndex(config), secrets, profile, tls, clientTls };
 }
 
 function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {

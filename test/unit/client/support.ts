@@ -1,8 +1,9 @@
 import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
-import { LearntPasswords } from '../../../src/auth/learnt-passwords.ts';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
+import { ProvedPasswords } from '../../../src/auth/proved-passwords.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
 import type { CancelTarget } from '../../../src/cancel/canceller.ts';
 import { Admission } from '../../../src/client/admission.ts';
@@ -143,7 +144,7 @@ export function clientWorld(
     admission: new Admission(index, 0, 1),
     cancelKeys: new CancelKeys<CancelTarget>(0, 0),
     passThrough: new PassThroughKeys(),
-    learntPasswords: new LearntPasswords(),
+    provedPasswords: new ProvedPasswords(),
     checkLdap: async () => false,
     console: {
       open: (peer, user, rights) => {
@@ -152,6 +153,7 @@ export function clientWorld(
       },
     },
     fleetSecret: Buffer.alloc(32, 7),
+    secretProfile: () => profileOf(secrets.values()),
     findUser: (user) => ({ kind: 'found', secret: secrets.get(user) ?? null }),
     isShuttingDown: false,
     onCancelRequest: (packet, done) => {

@@ -431,6 +431,25 @@ test('a key set to what this version does anyway earns no warning', () => {
   );
 });
 
+test('direct TLS needs a mode that insists on TLS', () => {
+  for (const mode of ['disable', 'allow', 'prefer', 'require', 'verify-ca', 'verify-full']) {
+    const { config, lines } = load(
+      `[pgbouncer]\nserver_tls_sslmode = ${mode}\n[fleet]\nserver_tls_negotiation = direct`,
+    );
+    const isFirm = !['disable', 'allow', 'prefer'].includes(mode);
+    assert.equal(config !== null, isFirm, mode);
+    assert.deepEqual(
+      lines,
+      isFirm
+        ? []
+        : [
+            'E f:4: server_tls_negotiation: direct needs server_tls_sslmode = require, verify-ca or verify-full',
+          ],
+    );
+  }
+  clean('[pgbouncer]\n[fleet]\nserver_tls_negotiation = postgres');
+});
+
 test('a refused setting that a second header takes back is not refused', () => {
   const { config } = load('[pgbouncer]\nauth_type = pam\n[pgbouncer]\nauth_type = trust');
   assert.equal(config?.settings.auth_type, 'trust');

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { inspect } from 'node:util';
-import { LearntPasswords } from '../../../src/auth/learnt-passwords.ts';
+import { ProvedPasswords } from '../../../src/auth/proved-passwords.ts';
 import { Secret } from '../../../src/util/secret.ts';
 
-function found(store: LearntPasswords, database: string, user: string): string | null {
+function found(store: ProvedPasswords, database: string, user: string): string | null {
   const secret = store.find(database, user);
   return secret?.kind === 'plain' ? secret.password.reveal() : null;
 }
 
 test('a password serves the name and the database that it was learnt for, and no other', () => {
-  const store = new LearntPasswords();
+  const store = new ProvedPasswords();
   store.remember('d', 'alice', new Secret('one'));
   assert.equal(found(store, 'd', 'alice'), 'one');
   assert.equal(found(store, 'd', 'bob'), null);
@@ -18,7 +18,7 @@ test('a password serves the name and the database that it was learnt for, and no
 });
 
 test('the next login puts its password in the place of the old one', () => {
-  const store = new LearntPasswords();
+  const store = new ProvedPasswords();
   store.remember('d', 'alice', new Secret('one'));
   const first = store.find('d', 'alice');
   store.remember('d', 'alice', new Secret('one'));
@@ -29,14 +29,14 @@ test('the next login puts its password in the place of the old one', () => {
 });
 
 test('a password that looks like a stored hash is a password', () => {
-  const store = new LearntPasswords();
+  const store = new ProvedPasswords();
   const text = `md5${'0'.repeat(32)}`;
   store.remember('d', 'alice', new Secret(text));
   assert.equal(found(store, 'd', 'alice'), text);
 });
 
 test('beyond the limit the login of longest ago is forgotten', () => {
-  const store = new LearntPasswords(2);
+  const store = new ProvedPasswords(2);
   for (const user of ['a', 'b', 'a', 'c']) store.remember('d', user, new Secret(user));
   assert.deepEqual(
     [found(store, 'd', 'a'), found(store, 'd', 'b'), found(store, 'd', 'c')],
@@ -48,7 +48,7 @@ test('beyond the limit the login of longest ago is forgotten', () => {
 });
 
 test('no password can be printed', () => {
-  const store = new LearntPasswords();
+  const store = new ProvedPasswords();
   store.remember('d', 'alice', new Secret('hush-hush'));
   assert.doesNotMatch(inspect(store.find('d', 'alice'), { depth: 9 }), /hush/);
 });

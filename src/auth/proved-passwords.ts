@@ -11,7 +11,7 @@ const MAX_LOGINS = 10_000;
  *
  * They live in memory only, until the next login of the name.
  */
-export class LearntPasswords {
+export class ProvedPasswords {
   readonly #limit: number;
   readonly #secrets = new Map<string, StoredSecret>();
 
