@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { InvariantError } from '../errors.ts';
 import { isCertified } from './cert.ts';
+import { ClientLdap } from './client-ldap.ts';
 import { ClientScram } from './client-scram.ts';
 import type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
 import { isMappedTo } from './ident-map.ts';
@@ -66,12 +67,12 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
       return new ClientScram(request);
     case 'reject':
       return new Settled(REJECTED);
+    case 'ldap':
+      return new ClientLdap(request, method.options);
     case 'cert':
       return new Settled(isCertificateRight(request, method) ? ACCEPTED : CERT_FAILED);
     case 'peer':
       return new Settled(isPeerRight(request, method) ? ACCEPTED : PEER_FAILED);
-    case 'ldap':
-      throw new InvariantError(`method ${method.kind} passed the configuration's checks`);
   }
 }
 

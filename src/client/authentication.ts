@@ -4,7 +4,9 @@ import type { LoginMethod } from '../auth/login-method.ts';
 import type { ScramKeys } from '../auth/scram.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { DatabaseEntry } from '../config/config.ts';
+import type { Settings } from '../config/schema.ts';
 import { log } from '../log/logger.ts';
+import type { Secret } from '../util/secret.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
 import { after } from './login-wait.ts';
@@ -80,6 +82,10 @@ export class Authentication {
     this.#logAttempt();
     const method = this.#method();
     if (method === null) return session.fatal('no authentication method is found');
+    if (method.kind === 'ldap' && (this.#request.entry?.auth_user ?? null) !== null) {
+      log.error(session.prefixed("LDAP can't be used together with database authentication"));
+      return session.fatal('bouncer config error');
+    }
     const asksSystem = method.kind === 'peer' && session.isUnix;
     const osUser = asksSystem ? this.#context.unixOwner.name() : null;
     this.#after(osUser, (name) => this.#ask(method, name));
@@ -88,7 +94,7 @@ export class Authentication {
   /** How the client is to prove its name; null: the HBA file has no rule for it. */
   #method(): LoginMethod | null {
     const { hba, index } = this.#context;
-    if (hba === null) return methodOf(index.settings.auth_type);
+    if (hba === null) return methodOf(index.settings);
     const { database, user, replication } = this.#request;
     const isPhysicalReplication = replication === 'physical';
     return hba.methodFor({ connection: this.#session, database, user, isPhysicalReplication });
@@ -109,6 +115,7 @@ export class Authentication {
       profile: secretProfile(),
       isGone: () => session.isClosed,
       random: randomBytes,
+      checkLdap: (options, name, password) => this.#checkLdap(options, name, password),
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));
   }
@@ -138,6 +145,7 @@ export class Authentication {
     } else {
       if (step.message !== null) session.link.write(step.message);
       if (step.clientKeys !== null) this.#rememberKeys(step.clientKeys);
+      if (step.password !== null) this.#rememberPassword(step.password);
       this.#request.onAccepted();
     }
   }
@@ -147,22 +155,41 @@ export class Authentication {
     this.#context.passThrough.remember(this.#session.userName, this.#secret, keys);
   }
 
+  /** The pool of a forced user is opened by that user's own password. */
+  #rememberPassword(password: Secret): void {
+    const { entry, user } = this.#request;
+    if (entry === null || entry.user !== null) return;
+    this.#context.provedPasswords.remember(entry.name, user, password);
+  }
+
+  /** A client that leaves meanwhile gives its place up. */
+  #checkLdap(options: string, user: string, password: Secret): Promise<boolean> {
+    const session = this.#session;
+    const aborter = new AbortController();
+    session.giveUpLogin = () => aborter.abort();
+    return this.#context.checkLdap(options, { user, password }, aborter.signal).finally(() => {
+      session.giveUpLogin = null;
+    });
+  }
+
   #after<T>(value: T | Promise<T>, goOn: (value: T) => void): void {
     after(this.#session, value, goOn);
   }
 }
 
-function methodOf(authType: string): LoginMethod {
-  switch (authType) {
+function methodOf({ auth_type, auth_ldap_options }: Settings): LoginMethod {
+  switch (auth_type) {
     case 'trust':
     case 'any':
     case 'plain':
     case 'md5':
     case 'scram-sha-256':
-      return { kind: authType };
+      return { kind: auth_type };
     case 'cert':
-      return { kind: authType, map: null, clientname: 'any' };
+      return { kind: auth_type, map: null, clientname: 'any' };
+    case 'ldap':
+      return { kind: auth_type, options: auth_ldap_options ?? '' };
     default:
-      throw new Error(`auth_type ${authType} passed the configuration's checks`);
+      throw new Error(`auth_type ${auth_type} passed the configuration's checks`);
   }
 }

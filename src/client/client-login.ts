@@ -65,7 +65,8 @@ export class ClientLogin {
   #auth: Authentication | null = null;
   /** Setting whose limit this client exceeds, of its database or its user. */
   #exceeded: string | null = null;
-  #rights: 'admin' | 'stats' = 'stats';
+  /** At the console; null: none. */
+  #rights: 'admin' | 'stats' | null = null;
   /** There was a request for encryption. */
   #hasAsked = false;
 
@@ -312,7 +313,7 @@ export class ClientLogin {
       if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
       session.admit();
     }
-    if (isAdmin) this.#rights = 'admin';
+    if (isAdmin || isStats) this.#rights = isAdmin ? 'admin' : 'stats';
     // A name that nobody has goes on, and fails like a wrong password.
     this.#authenticate(user, (secret) =>
       isAdmin || isStats || secret === null ? null : 'not allowed',
@@ -429,6 +430,8 @@ export class ClientLogin {
     const session = this.#session;
     const { tracked, index, cancelKeys, console } = this.#context;
     const { link } = session;
+    // Such a name needs no entry in a file to be proved (`ldap`).
+    if (this.#rights === null) return session.fatal('not allowed');
     const given = this.#request!.tracked;
     const backend = console.open(
       {

@@ -88,6 +88,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while another service is asked whether the client may come in. */
+  giveUpLogin: (() => void) | null = null;
   /** Set while its name is looked up, which has time limits of its own. */
   giveUpLookup: (() => void) | null = null;
   queryStart = 0;
@@ -331,6 +333,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLogin?.();
     this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();

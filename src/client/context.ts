@@ -1,5 +1,6 @@
 import { HbaRules } from '../auth/hba.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
+import type { ProvedPasswords } from '../auth/proved-passwords.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { SecretProfile } from '../auth/secret-profile.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
@@ -12,6 +13,7 @@ import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
 import type { ClientTls } from '../tls/client-tls.ts';
+import type { Secret } from '../util/secret.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
@@ -60,6 +62,7 @@ export interface ClientContext extends ClientConfig {
   readonly admission: Admission;
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
+  readonly provedPasswords: ProvedPasswords;
   readonly console: LocalBackendFactory;
   readonly unixOwner: Pick<UnixOwner, 'name' | 'isKnown'>;
   /** Shared by all workers; salts of imitation logins are made from it. */
@@ -75,6 +78,12 @@ export interface ClientContext extends ClientConfig {
     entry: DatabaseEntry | null,
     session: ClientSession,
   ): UserLookup | Promise<UserLookup>;
+  /** Whether LDAP says that the password is right; `signal`: the client has left. Never rejects. */
+  checkLdap(
+    options: string,
+    claim: { readonly user: string; readonly password: Secret },
+    signal: AbortSignal,
+  ): Promise<boolean>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

@@ -1,6 +1,7 @@
 /** What no value shows by itself: settings that this version cannot honour, or that need each other. */
 
 import type { Config } from './config.ts';
+import { checkLdap } from './ldap-checks.ts';
 import { NOT_BUILT, type Unbuilt } from './not-built.ts';
 import type { Problem } from './problem.ts';
 import {
@@ -27,11 +28,6 @@ interface Refusal {
   readonly why: string;
 }
 
-const NOT_YET = 'is not supported yet by this version';
-
-/** Settings that decide who gets in. To ignore one would open a door, so each stops the start. */
-const notYetSecurity: readonly Refusal[] = [{ key: 'auth_type', values: ['ldap'], why: NOT_YET }];
-
 /** Node has no way to PAM. */
 const neverSecurity: readonly Refusal[] = [
   {
@@ -44,7 +40,7 @@ const neverSecurity: readonly Refusal[] = [
 /** Errors for settings that must not be ignored, one warning for each other key without effect. */
 export function checkHonoured(given: readonly Given[]): Problem[] {
   const problems: Problem[] = [];
-  for (const { key, values, why } of [...neverSecurity, ...notYetSecurity]) {
+  for (const { key, values, why } of neverSecurity) {
     const refused = given.find(
       (one) => one.section === 'pgbouncer' && one.key === key && values.includes(`${one.value}`),
     );
@@ -73,6 +69,7 @@ export function checkTogether(config: Config, given: readonly Given[]): Problem[
     ...checkCert(config.settings, given),
     ...checkDirectTls(config, given),
     ...checkPeers(config, given),
+    ...checkLdap(config.settings, given),
   ];
 }
 

@@ -3,7 +3,9 @@ import { join } from 'node:path';
 import { ConsoleFactory } from '../admin/console.ts';
 import { LearnedSecrets } from '../auth/learned-secrets.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
+import { ProvedPasswords } from '../auth/proved-passwords.ts';
 import { areKeysOf } from '../auth/scram.ts';
+import type { StoredSecret } from '../auth/secret.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
 import {
   Canceller,
@@ -30,9 +32,11 @@ import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { ControlAction, StopMode } from '../ipc/control.ts';
 import type { FromWorker, Handoff, ListenerGrant, StartMessage } from '../ipc/messages.ts';
+import { LdapLogin } from '../ldap/ldap-login.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
+import { findServices } from '../net/services.ts';
 import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import type { PoolOptions } from '../pool/pool.ts';
@@ -61,6 +65,8 @@ import { handOffTls, originMessage, originOf, readOrigin } from './tls-handoff.t
  */
 
 const TICK_MS = 333;
+/** Values of `auth_type` with which clients may log in by LDAP. */
+const LDAP_TYPES: ReadonlySet<string> = new Set(['ldap', 'hba']);
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
@@ -95,6 +101,8 @@ export class Worker {
   readonly #learned = new LearnedSecrets();
   readonly #queries: AuthQueries;
   readonly #sharing: LoginSharing;
+  readonly #provedPasswords = new ProvedPasswords();
+  readonly #ldap: LdapLogin;
   readonly #entrySecrets = new EntrySecrets();
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
@@ -125,6 +133,11 @@ export class Worker {
       tell: (news) => this.#mesh.requestAll(news),
     });
     const hosts = this.#hostNames.cache;
+    this.#ldap = new LdapLogin({
+      hosts,
+      services: (name, ms) => findServices(name, this.#index.settings.resolv_conf, ms),
+      env: process.env,
+    });
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
@@ -231,6 +244,8 @@ export class Worker {
       admission: new Admission(this.#index, worker, size, previous),
       cancelKeys: keys,
       passThrough: this.#passThrough,
+      provedPasswords: this.#provedPasswords,
+      checkLdap: (options, claim, signal) => this.#ldap.check(options, claim, signal),
       console,
       unixOwner: new UnixOwner(pathOf(start.listeners), settings.unix_socket_mode),
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
@@ -305,6 +320,8 @@ export class Worker {
         return secret.kind === 'scram' && areKeysOf(keys, secret.verifier);
       });
       this.#entrySecrets.retain(index.config);
+      this.#ldap.forgetTrust();
+      if (!LDAP_TYPES.has(settings.auth_type)) this.#provedPasswords.clear();
       this.#sockets = socketOptions(settings);
       this.#openerOptions.sockets = this.#sockets;
       this.#openerOptions.tls = tls;
@@ -484,10 +501,16 @@ export class Worker {
     const secret =
       entry.user === user && entry.password !== null
         ? this.#entrySecrets.of(entry.password)
-        : (this.#built.secrets.get(user) ??
-          (entry.user === null ? this.#learned.find(entry.name, user) : null));
+        : this.#userSecret(entry, user);
     const clientKeys = secret === null ? null : this.#passThrough.find(user, secret);
     return { user, secret, clientKeys };
+  }
+
+  #userSecret({ name, user: forced }: DatabaseEntry, user: string): StoredSecret | null {
+    const stored = this.#built.secrets.get(user) ?? null;
+    if (forced !== null) return stored;
+    // The name has just proved it, which says more than what stands in a file.
+    return this.#provedPasswords.find(name, user) ?? stored ?? this.#learned.find(name, user);
   }
 
   #cancelPeer(id: number): CancelPeer | null {

@@ -206,6 +206,7 @@ const peer = (changes: { isUnix?: boolean; osUser?: string | null }, user = 'use
     fleetSecret: FLEET_SECRET,
     profile: profileOf([]),
     isGone: () => false,
+    checkLdap: async () => false,
     random: seededRandom(1),
   }).begin();
 const MAP = [{ systemName: 'mapped', databaseUser: 'user' }];
@@ -237,6 +238,7 @@ test('a name that nobody has is let in by no account and no certificate', () => 
       fleetSecret: FLEET_SECRET,
       profile: profileOf([]),
       isGone: () => false,
+      checkLdap: async () => false,
       random: seededRandom(1),
     }).begin();
   for (const kind of ['cert', 'peer'] as const) {

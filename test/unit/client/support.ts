@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
+import { ProvedPasswords } from '../../../src/auth/proved-passwords.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
 import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
@@ -146,6 +147,8 @@ export function clientWorld(
     admission: new Admission(index, 0, 1),
     cancelKeys: new CancelKeys<CancelTarget>(0, 0),
     passThrough: new PassThroughKeys(),
+    provedPasswords: new ProvedPasswords(),
+    checkLdap: async () => false,
     console: {
       open: (peer, user, rights) => {
         Object.assign(console, { peer, user, rights });

@@ -258,8 +258,8 @@ test('each mistake stops the load with the words of PgBouncer and the true line'
       'E f:3: could not open hba config file gone: No such file or directory',
     ],
     [
-      '[pgbouncer]\nauth_type = ldap',
-      'E f:2: auth_type: ldap is not supported yet by this version',
+      '[pgbouncer]\nauth_ldap_options = ldapserver=h',
+      'E f:2: auth_ldap_options: authentication method "ldap" requires argument "ldapbasedn", "ldapprefix", or "ldapsuffix" to be set',
     ],
     [
       '[pgbouncer]\nclient_tls_sslmode = prefer',
