@@ -153,7 +153,10 @@ rule(
 
 rule(
   'SCRAM over TLS and nothing without it, as one HBA file says',
-  () => options({ ...tlsSettings(certs, 'prefer'), ...hba('recipe', 'ident') }),
+  () => ({
+    ...options({ ...tlsSettings(certs, 'prefer'), ...hba('recipe', 'ident') }),
+    logs: [/ERROR C-\S+ \S+ password authentication failed$/],
+  }),
   async (pooler) => {
     assert.equal(await refusalOf(pooler, {}, { database: 'app' }), null);
     assert.equal(
@@ -164,6 +167,8 @@ rule(
     const console = { user: 'postgres', database: 'pgbouncer' };
     (await WireClient.login(pooler, console)).destroy();
   },
+  // `auth_ident_file`
+  { since: '1.23.0' },
 );
 
 rule(
