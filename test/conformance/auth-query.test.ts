@@ -141,6 +141,7 @@ rules(
         one: "dbname=app auth_query='SELECT name FROM people WHERE name = $1'",
         three: "dbname=app auth_query='SELECT name, secret, 1 FROM people WHERE name = $1'",
         error: "dbname=app auth_query='SELECT name, secret FROM nothing WHERE name = $1'",
+        rowless: "dbname=app auth_query='DELETE FROM people WHERE false AND name = $1'",
         broken: "dbname=app auth_query='SELEKT $1'",
         nullname: "dbname=app auth_query='SELECT NULL, secret FROM people WHERE name = $1'",
         last: "dbname=app auth_query='SELECT $1::text, s FROM (VALUES (1,''x''), (2,''app''), (3,''y''), (4,''app'')) v(n, s) ORDER BY n'",
@@ -150,6 +151,7 @@ rules(
         function: "dbname=app auth_query='SELECT * FROM find_person($1)'",
         command: "dbname=app auth_query='SET work_mem = 64'",
         copy: "dbname=app auth_query='COPY people TO STDOUT'",
+        empty: "dbname=app auth_query=' '",
       },
       { listed: 'pool_mode=session' },
     ),
@@ -355,6 +357,7 @@ rule(
       {
         one: "dbname=app auth_query='SELECT name FROM people WHERE name = $1'",
         error: "dbname=app auth_query='SELECT name, secret FROM nothing WHERE name = $1'",
+        rowless: "dbname=app auth_query='DELETE FROM people WHERE false AND name = $1'",
       },
     ),
   async (pooler) => {
@@ -365,6 +368,7 @@ rule(
       ],
       ['error', / S: error in auth_query: ERROR: relation "nothing" does not exist\n/],
       ['error', /S-\S+ lookup\/asker@\S+ closing because: error response from auth_query /],
+      ['rowless', /S-\S+ lookup\/asker@\S+ closing because: unexpected response from auth_query /],
     ] as const) {
       const from = pooler.log().length;
       assert.equal(await outcome(pooler, { database }), CONFIG_ERROR);
