@@ -69,7 +69,7 @@ export function checkTogether(config: Config, given: readonly Given[]): Problem[
     ...checkCert(config.settings, given),
     ...checkDirectTls(config, given),
     ...checkPeers(config, given),
-    ...checkLdap(config.settings, given),
+    ...checkLdap(config, given),
   ];
 }
 

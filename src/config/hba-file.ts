@@ -1,5 +1,6 @@
 import { ipBytes } from '../util/ip-address.ts';
 import type { ClientName, HbaMethod, HbaNames, HbaNetwork, HbaRule, HbaType } from './hba-rules.ts';
+import { parseLdapOptions } from './ldap-options.ts';
 import type { Problem } from './problem.ts';
 import {
   type Place,
@@ -156,7 +157,10 @@ class LineReader {
     const { kind, text } = token;
     if (kind !== 'word') throw new BadLine(`unsupported method: buf=${text}`);
     if (text === 'ldap') {
-      return { kind: text, options: withoutComment(this.#line.text.slice(token.end)) };
+      const options = withoutComment(this.#line.text.slice(token.end));
+      const parsed = parseLdapOptions(options);
+      if ('problem' in parsed) throw new BadLine(parsed.problem);
+      return { kind: text, options };
     }
     if (text === 'peer') return { kind: text, map: this.#options([]).map };
     if (text === 'cert') return { kind: text, ...this.#options(['clientname']) };

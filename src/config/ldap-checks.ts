@@ -1,50 +1,68 @@
+import type { Config } from './config.ts';
 import type { Given } from './cross-checks.ts';
-import { type LdapOptions, parseLdapOptions, sendsClearText } from './ldap-options.ts';
+import { parseLdapOptions, sendsClearText } from './ldap-options.ts';
 import type { Problem } from './problem.ts';
 import type { Settings } from './schema.ts';
 import { isLoopback, splitCommas } from './values.ts';
 
-/**
- * What is wrong with LDAP logins as the settings have them, and which ways passwords travel that can
- * be listened to. Options are checked whatever `auth_type` is, since it may come to be `ldap`.
- */
-export function checkLdap(settings: Settings, given: readonly Given[]): Problem[] {
-  const { auth_type, auth_ldap_options: text } = settings;
-  const report = (key: keyof Settings, what: string, level: Problem['level']): Problem => {
-    const place = given.find((one) => one.section === 'pgbouncer' && one.key === key);
-    const { file, line } = place ?? { file: settings.conffile ?? '', line: 0 };
-    return { file, line, key, text: what, level };
-  };
-  const isUsed = auth_type === 'ldap';
-  if (text === null || text === '') {
-    if (!isUsed) return [];
-    return [
-      report('auth_type', 'ldap lets nobody in while auth_ldap_options is not set', 'warning'),
-    ];
-  }
-  const parsed = parseLdapOptions(text);
-  if ('problem' in parsed) return [report('auth_ldap_options', parsed.problem, 'error')];
-  if (!isUsed) return [];
-  return clearTextWarnings(settings, parsed.options).map((what) =>
-    report(what.key, what.text, 'warning'),
-  );
+/** A way in by LDAP: the setting that brings it, its options, and who may come without TLS. */
+interface Way {
+  readonly key: 'auth_ldap_options' | 'auth_hba_file';
+  readonly options: string;
+  /** It also lets in clients over TCP whose connection is not encrypted. */
+  readonly takesClearText: boolean;
 }
 
-/** Warnings for a rule or setting that has clients log in by LDAP. */
-function clearTextWarnings(
-  { client_tls_sslmode, listen_addr }: Settings,
-  options: LdapOptions,
-): { key: 'auth_type' | 'auth_ldap_options'; text: string }[] {
-  const found: ReturnType<typeof clearTextWarnings> = [];
-  if (sendsClearText(options)) {
-    const text = 'passwords go to the LDAP server unencrypted: set ldaptls=1 or ldapscheme=ldaps';
-    found.push({ key: 'auth_ldap_options', text });
+const TO_SERVER = 'passwords go to the LDAP server unencrypted: set ldaptls=1 or ldapscheme=ldaps';
+const FROM_CLIENTS =
+  'clients may send passwords for ldap unencrypted: set client_tls_sslmode = require';
+
+/**
+ * What is wrong with LDAP logins as the settings have them, and which ways passwords travel that can
+ * be listened to. `auth_ldap_options` is checked whatever `auth_type` is, since it may come to be
+ * `ldap`; lines of an HBA file are checked where they are read.
+ */
+export function checkLdap({ settings, hba }: Config, given: readonly Given[]): Problem[] {
+  const { auth_type, auth_ldap_options } = settings;
+  const report = (key: keyof Settings, text: string, level: Problem['level']): Problem => {
+    const place = given.find((one) => one.section === 'pgbouncer' && one.key === key);
+    const { file, line } = place ?? { file: settings.conffile ?? '', line: 0 };
+    return { file, line, key, text, level };
+  };
+  const options = auth_ldap_options ?? '';
+  const parsed = options === '' ? null : parseLdapOptions(options);
+  if (parsed !== null && 'problem' in parsed) {
+    return [report('auth_ldap_options', parsed.problem, 'error')];
   }
-  const isOpen = ['disable', 'allow', 'prefer'].includes(client_tls_sslmode);
-  if (isOpen && splitCommas(listen_addr).some((address) => !isLoopback(address))) {
-    const text =
-      'clients may send passwords for ldap unencrypted: set client_tls_sslmode = require';
-    found.push({ key: 'auth_type', text });
+  if (auth_type === 'ldap' && parsed === null) {
+    const text = 'ldap lets nobody in while auth_ldap_options is not set';
+    return [report('auth_type', text, 'warning')];
   }
-  return found;
+  const ways: Way[] = [];
+  if (auth_type === 'ldap') ways.push({ key: 'auth_ldap_options', options, takesClearText: true });
+  for (const { method, type } of hba?.rules ?? []) {
+    if (method.kind !== 'ldap') continue;
+    const takesClearText = type === 'host' || type === 'hostnossl';
+    ways.push({ key: 'auth_hba_file', options: method.options, takesClearText });
+  }
+  const warnings: Problem[] = [];
+  const toServer = ways.find((way) => isInClear(way.options));
+  if (toServer !== undefined) warnings.push(report(toServer.key, TO_SERVER, 'warning'));
+  const fromClients = ways.find((way) => way.takesClearText);
+  if (fromClients !== undefined && takesClearText(settings)) {
+    const key = auth_type === 'ldap' ? 'auth_type' : fromClients.key;
+    warnings.push(report(key, FROM_CLIENTS, 'warning'));
+  }
+  return warnings;
+}
+
+function isInClear(options: string): boolean {
+  const parsed = parseLdapOptions(options);
+  return 'options' in parsed && sendsClearText(parsed.options);
+}
+
+/** Whether clients of other machines can come without TLS. */
+function takesClearText({ client_tls_sslmode, listen_addr }: Settings): boolean {
+  const isOptional = ['disable', 'allow', 'prefer'].includes(client_tls_sslmode);
+  return isOptional && splitCommas(listen_addr).some((address) => !isLoopback(address));
 }

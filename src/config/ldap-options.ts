@@ -139,7 +139,9 @@ function pairs(text: string): { key: (typeof KEYS)[number]; value: string }[] {
     const name = equals === -1 ? '' : token.slice(0, equals);
     // Not shown unless it looks like a key: it may be part of a password that is not quoted.
     if (!/^ldap\w*$/.test(name)) {
-      fail(`LDAP option ${index + 1} is not key=value: quote a value that holds blanks or commas`);
+      fail(
+        `LDAP option ${index + 1} has no key of LDAP: quote a value that holds blanks or commas`,
+      );
     }
     const key = KEYS.find((known) => known === name);
     if (key === undefined) fail(`invalid LDAP option: "${name}"`);

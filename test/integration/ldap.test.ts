@@ -1,9 +1,13 @@
 /** A fleet whose clients log in by LDAP. */
 import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { before, type TestContext, test } from 'node:test';
 import { linesUntilClose } from '../fault/support.ts';
+import { giveToServer } from '../support/account.ts';
 import { makeCerts } from '../support/certs.ts';
 import { startDnsServer } from '../support/dns-server.ts';
+import { makeFolder } from '../support/folders.ts';
 import { message, startup } from '../support/messages.ts';
 import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
@@ -133,6 +137,46 @@ test('without a server in the options those of the base DN are asked for in DNS'
   assert.equal(dns.count('A spare.example.net'), 0);
 });
 
+/** A folder for a fleet with an HBA file of these lines, and one for the console. */
+async function withHba(...lines: readonly string[]): Promise<PgfleetOptions> {
+  const folder = await makeFolder('fleet');
+  const path = join(folder, 'hba');
+  await writeFile(path, ['host pgbouncer postgres all trust', ...lines, ''].join('\n'));
+  await giveToServer(path);
+  const settings = { auth_type: 'hba', auth_hba_file: path, auth_ldap_options: null };
+  return { folder, settings, authFile: { postgres: 'postgres', app_md5: 'app_md5' } };
+}
+
+test('an HBA line has options of its own, and its clients need no entry in a file', async (t) => {
+  if (!requirePackage(t, 'slapd', hasSlapd())) return;
+  const lines = [`host app app all ldap ${ldapOptions()} # here`, 'host app app_md5 all md5'];
+  const fleet = await start(t, await withHba(...lines));
+  assert.ok(fleet);
+  await isServed(fleet, { user: 'app', password: 'app' });
+  await isServed(fleet, { user: 'app_md5', password: 'app_md5' });
+  await assert.rejects(
+    WireClient.login(fleet, { user: 'app', password: 'wrong' }),
+    refusedWith('LDAP authentication failed'),
+  );
+});
+
+test('a reload with an HBA line whose LDAP options are wrong keeps the old rules', async (t) => {
+  if (!requirePackage(t, 'slapd', hasSlapd())) return;
+  const options = await withHba(`host app app all ldap ${ldapOptions()}`);
+  const fleet = await start(t, options);
+  assert.ok(fleet);
+  fleet.allowLog(/config file loading failed|cannot mix|hba:/);
+  const path = join(fleet.folder, 'hba');
+  await writeFile(
+    path,
+    `host app app all ldap ${ldapOptions()} ldapbasedn=x\nhost all all all trust\n`,
+  );
+  await failedReload(fleet);
+  assert.match(fleet.log(), /hba:1: cannot mix options for simple bind and search\+bind modes/);
+  await isServed(fleet, { user: 'app', password: 'app' });
+  await assert.rejects(WireClient.login(fleet, { user: 'app_md5' }));
+});
+
 test('a forced user needs no password of the client', async (t) => {
   const fleet = await start(t, { databases: { shared: 'dbname=app user=app password=app' } });
   if (fleet === null) return;
@@ -260,6 +304,19 @@ test('ways on which passwords can be read are told at the start', async (t) => {
     },
   });
   for (const text of warnings) assert.match(open!.log(), text);
+  const line = `ldap ldapserver=ldap.example ${BIND}`;
+  const addresses = { listen_addr: '127.0.0.1, 0.0.0.0' };
+  const rows = [
+    { type: 'host', told: [true, true] },
+    { type: 'hostnossl', told: [true, true] },
+    { type: 'hostssl', told: [true, false] },
+  ] as const;
+  for (const { type, told } of rows) {
+    const options = await withHba(`${type} app all all ${line}`);
+    const fleet = await start(t, { ...options, settings: { ...options.settings, ...addresses } });
+    const found = warnings.map((text) => text.test(fleet!.log()));
+    assert.deepEqual(found, told, type);
+  }
 });
 
 test('the servers end', async () => {

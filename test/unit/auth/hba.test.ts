@@ -118,7 +118,7 @@ for (const [text, client, expected] of CASES) {
 test('cert and peer are given the lines of their map, ldap its options', () => {
   const rules = rulesOf(
     'host cert all all cert map=m clientname=DN\nhost bare all all cert\n' +
-      'host peer all all peer map=m\nhost ldap all all ldap ldapserver=h # x',
+      'host peer all all peer map=m\nhost ldap all all ldap ldapserver=h ldapsuffix=@x # x',
   );
   const find = (database: string) =>
     rules.methodFor({
@@ -131,7 +131,7 @@ test('cert and peer are given the lines of their map, ldap its options', () => {
   assert.deepEqual(find('cert'), { kind: 'cert', map, clientname: 'DN' });
   assert.deepEqual(find('bare'), { kind: 'cert', map: null, clientname: 'any' });
   assert.deepEqual(find('peer'), { kind: 'peer', map });
-  assert.deepEqual(find('ldap'), { kind: 'ldap', options: 'ldapserver=h' });
+  assert.deepEqual(find('ldap'), { kind: 'ldap', options: 'ldapserver=h ldapsuffix=@x' });
 });
 
 test('a thousand looks at ten thousand rules take no more than some milliseconds each', () => {

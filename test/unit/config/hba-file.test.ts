@@ -67,12 +67,13 @@ const GOOD: readonly (readonly [string, ...string[]])[] = [
   ['local all all peer map=m-1', 'local (all) | (all) | * | peer m-1'],
   ['host all all all cert clientname=DN map=m', 'host (all) | (all) | * | cert m DN'],
   ['host all all all cert clientname=CN', 'host (all) | (all) | * | cert null CN'],
-  ['local all all ldap#c', 'local (all) | (all) | * | ldap '],
-  ['local all all ldap a="b #', 'local (all) | (all) | * | ldap a="b #'],
-  ['local all all ldap', 'local (all) | (all) | * | ldap '],
   [
-    'local all all ldap ldapurl="ldap://h/dc=#x" ldaptls=1, map=m #c "',
-    'local (all) | (all) | * | ldap ldapurl="ldap://h/dc=#x" ldaptls=1, map=m',
+    'local all all ldap ldapsuffix=@x, ldapserver=h#c',
+    'local (all) | (all) | * | ldap ldapsuffix=@x, ldapserver=h',
+  ],
+  [
+    'local all all ldap ldapurl="ldap://h/dc=#x" ldaptls=1 #c "',
+    'local (all) | (all) | * | ldap ldapurl="ldap://h/dc=#x" ldaptls=1',
   ],
   ['host a b all md5\nhost c d all trust', 'host a | b | * | md5', 'host c | d | * | trust'],
 ];
@@ -156,6 +157,15 @@ const BAD: readonly (readonly [text: string, why: string])[] = [
     'unsupported parameters: clientcert=verify-full',
   ],
   ['host all all all cert clientname=cn', 'clientname must be CN or DN: cn'],
+  [
+    'local all all ldap',
+    'authentication method "ldap" requires argument "ldapbasedn", "ldapprefix", or "ldapsuffix" to be set',
+  ],
+  [
+    'local all all ldap ldapserver=h ldapsuffix=x map=m',
+    'LDAP option 3 has no key of LDAP: quote a value that holds blanks or commas',
+  ],
+  ['local all all ldap ldapsuffix="x #', 'a double quote of the LDAP options is not closed'],
   ['local all all peer map=nope', 'Ident map nope is not found in ident config file'],
   ['local all all peer map=', 'Ident map  is not found in ident config file'],
 ];
