@@ -66,6 +66,9 @@ const MAX_SCANNED_BYTES = 1 << 18;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
+/** The kind of socket that a client has come in by. */
+export type SocketKind = 'tcp' | 'unix';
+
 export class ClientSession implements LinkHandler, FrameSink, PoolClient, CancelTarget {
   listPrev: PoolClient | null = null;
   listNext: PoolClient | null = null;
@@ -85,6 +88,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while another service is asked whether the client may come in. */
+  giveUpLogin: (() => void) | null = null;
   /** Set while its name is looked up, which has time limits of its own. */
   giveUpLookup: (() => void) | null = null;
   queryStart = 0;
@@ -106,6 +111,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   readonly statements: ClientStatements;
   readonly #context: ClientContext;
   #link: Link | null = null;
+  #kind: SocketKind = 'tcp';
   #address = '';
   #port = 0;
   #login: ClientLogin | null;
@@ -138,11 +144,19 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   /**
-   * Gives the session its socket; called once. `listenPort` stands for the port of Unix clients.
+   * Gives the session its socket; called once. `kind` is that of the listening socket: a TCP client
+   * that is gone again has no address either, and must not be taken for one of the Unix socket.
+   * `listenPort` stands for the port of Unix clients.
    * @param origin where the client has come from, if that is another place than the socket's
    */
-  attach(link: Link, listenPort: number, origin: ClientOrigin | null = null): void {
+  attach(
+    link: Link,
+    listenPort: number,
+    kind: SocketKind,
+    origin: ClientOrigin | null = null,
+  ): void {
     this.#link = link;
+    this.#kind = kind;
     this.origin = origin;
     if (origin !== null) {
       this.#address = origin.address;
@@ -151,7 +165,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       return;
     }
     const { remoteAddress, remotePort } = link.socket;
-    this.#address = remoteAddress === undefined ? 'unix' : remoteAddress.replace(/^::ffff:/, '');
+    this.#address = kind === 'unix' ? 'unix' : (remoteAddress ?? '').replace(/^::ffff:/, '');
     this.#port = remotePort ?? listenPort;
   }
 
@@ -164,7 +178,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get isUnix(): boolean {
-    return this.#address === 'unix';
+    return this.#kind === 'unix';
   }
 
   get isWelcomed(): boolean {
@@ -319,6 +333,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLogin?.();
     this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();

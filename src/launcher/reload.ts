@@ -141,8 +141,8 @@ export class Reloader {
 function withUsersOf(old: Config, next: Config): Config {
   const { auth_file, auth_type } = next.settings;
   const wants = auth_file !== null && auth_file !== '' && auth_type !== 'any';
-  if (!wants || next.authFileText !== null) return next;
-  return Object.freeze({ ...next, authFileText: old.authFileText });
+  if (!wants || next.authUsers !== null) return next;
+  return Object.freeze({ ...next, authUsers: old.authUsers });
 }
 
 /** Why a log file cannot be opened, in PgBouncer's words; null when it can. */

@@ -150,7 +150,6 @@ rules(
         function: "dbname=app auth_query='SELECT * FROM find_person($1)'",
         command: "dbname=app auth_query='SET work_mem = 64'",
         copy: "dbname=app auth_query='COPY people TO STDOUT'",
-        empty: "dbname=app auth_query=' '",
       },
       { listed: 'pool_mode=session' },
     ),
@@ -344,6 +343,33 @@ rule(
     assert.equal(await outcome(pooler, { user: 'brief', password: 'wrong' }), SASL);
     await postgres.query("DELETE FROM people WHERE name = 'brief'");
     assert.equal(await outcome(pooler, { user: 'brief' }), SASL);
+  },
+  { since: '1.19' },
+);
+
+rule(
+  'why a server of the auth pool is closed stands in the log',
+  () =>
+    options(
+      {},
+      {
+        one: "dbname=app auth_query='SELECT name FROM people WHERE name = $1'",
+        error: "dbname=app auth_query='SELECT name, secret FROM nothing WHERE name = $1'",
+      },
+    ),
+  async (pooler) => {
+    for (const [database, line] of [
+      [
+        'one',
+        /S-\S+ lookup\/asker@\S+ closing because: expected 2 columns from auth_query, not 1 /,
+      ],
+      ['error', / S: error in auth_query: ERROR: relation "nothing" does not exist\n/],
+      ['error', /S-\S+ lookup\/asker@\S+ closing because: error response from auth_query /],
+    ] as const) {
+      const from = pooler.log().length;
+      assert.equal(await outcome(pooler, { database }), CONFIG_ERROR);
+      await until(`${line} is logged`, () => line.test(pooler.log().slice(from)));
+    }
   },
   { since: '1.19' },
 );
