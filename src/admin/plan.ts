@@ -1,13 +1,20 @@
 import { type Column, noticeResponse } from '../wire/encode.ts';
 import type { Command } from './command.ts';
 import { disable, enable } from './disable.ts';
+import {
+  EMPTY_PLAN,
+  planDriverSet,
+  planDriverShow,
+  planDriverStatement,
+} from './driver-statements.ts';
 import type { Fleet, FleetAnswer } from './fleet.ts';
 import { parseStatement, type Statement } from './grammar.ts';
 import { kill, killClient } from './kill.ts';
 import { pause, resume } from './pause.ts';
 import { reconnect, waitClose } from './reconnect.ts';
 import { reload } from './reload.ts';
-import { int4, type Row, text } from './result.ts';
+import { int4, type Row } from './result.ts';
+import { MAX_STATEMENTS, statementsIn } from './script.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
@@ -32,7 +39,8 @@ export interface Answer {
   /** Whole NoticeResponses, sent first. */
   readonly notices: readonly Buffer[];
   readonly rows: readonly Row[];
-  readonly tag: string;
+  /** Null: the query was empty. */
+  readonly tag: string | null;
 }
 
 /** A command that was understood and may be run; it can be run more than once. */
@@ -49,9 +57,19 @@ export interface Plan {
   readonly run: (signal: AbortSignal) => Answer | Promise<Answer>;
 }
 
-export type Planned = Plan | { readonly error: string };
+/** `sqlstate` is PgBouncer's usual one when it is left out. */
+export type Planned = Plan | { readonly error: string; readonly sqlstate?: string };
 
 const ADMIN_NEEDED = { error: 'admin access needed' };
+const TOO_MANY = {
+  error: `more than ${MAX_STATEMENTS} statements in one query`,
+  sqlstate: '54000',
+};
+/** PostgreSQL's words for it. */
+const TWO_IN_ONE = {
+  error: 'cannot insert multiple commands into a prepared statement',
+  sqlstate: '42601',
+};
 
 const TOPICS: Readonly<Record<string, Topic>> = {
   CLIENTS: showClients,
@@ -92,26 +110,51 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   WAIT_CLOSE: waitClose,
 };
 
-/** Settings that drivers ask for and set when they connect; setting them has no effect. */
-const DRIVER_SETTINGS: Readonly<Record<string, string>> = {
-  client_encoding: 'UTF-8',
-  default_transaction_isolation: 'read committed',
-  standard_conforming_strings: 'on',
-  datestyle: 'ISO',
-  timezone: 'GMT',
-};
+/**
+ * Understands the text of a simple Query, of which `query` holds the bytes without a NUL: the
+ * statements to run one after the other, up to and with the first that is none.
+ */
+export function planScript(query: Buffer, rights: Rights, fleet: Fleet): Planned[] {
+  const whole = planStatement(query, rights, fleet);
+  if (whole !== null) return [whole];
+  const statements = statementsIn(query.toString('latin1'));
+  if (statements.length === 0) return [EMPTY_PLAN];
+  if (statements.length > MAX_STATEMENTS) return [TOO_MANY];
+  const plans: Planned[] = [];
+  for (const statement of statements) {
+    const bytes = Buffer.from(statement, 'latin1');
+    const planned = planStatement(bytes, rights, fleet);
+    // Of one statement all of the text is shown, with its blanks and comments, as PgBouncer does.
+    plans.push(planned ?? invalid(statements.length === 1 ? query : bytes));
+    if (planned === null || 'error' in planned) break;
+  }
+  return plans;
+}
 
-/** Settings that drivers set without asking for them: JDBC does. */
-const IGNORED_SETTINGS = [...Object.keys(DRIVER_SETTINGS), 'extra_float_digits'];
-
-/** Understands the text of a query, of which `query` holds the bytes without a NUL. */
+/** Understands the text of a Parse, which may hold one statement. */
 export function planQuery(query: Buffer, rights: Rights, fleet: Fleet): Planned {
-  const statement = parseStatement(query.toString('latin1'));
-  const invalid = { error: `invalid command '${query.toString()}', use SHOW HELP;` };
+  const whole = planStatement(query, rights, fleet);
+  if (whole !== null) return whole;
+  const [first, second] = statementsIn(query.toString('latin1'));
+  if (first === undefined) return EMPTY_PLAN;
+  if (second !== undefined) return TWO_IN_ONE;
+  return planStatement(Buffer.from(first, 'latin1'), rights, fleet) ?? invalid(query);
+}
+
+/** Null when it is no statement of the console's. */
+function planStatement(query: Buffer, rights: Rights, fleet: Fleet): Planned | null {
+  const text = query.toString('latin1');
+  const statement = parseStatement(text);
   if (statement.kind === 'tooLong') return { error: 'bad arguments' };
-  if (statement.kind === 'set') return planSet(statement.key, rights);
-  if (statement.kind === 'invalid') return invalid;
-  return planCommand(statement, rights, fleet) ?? invalid;
+  if (statement.kind === 'set') {
+    return planDriverSet(statement.key) ?? planSet(statement.key, statement.value, rights, fleet);
+  }
+  const plan = statement.kind === 'invalid' ? null : planCommand(statement, rights, fleet);
+  return plan ?? planDriverStatement(text);
+}
+
+function invalid(query: Buffer): Planned {
+  return { error: `invalid command '${query.toString()}', use SHOW HELP;` };
 }
 
 /** Null when there is no such command. */
@@ -145,12 +188,7 @@ function planShow(
   }
   if (name === 'FDS') return rights === 'admin' ? notYet('SHOW FDS') : ADMIN_NEEDED;
   if (LATER_TOPICS.includes(name)) return notYet(`SHOW ${name}`);
-  const value = own(DRIVER_SETTINGS, name.toLowerCase());
-  if (value === undefined) return null;
-  return {
-    columns: [text(name.toLowerCase())],
-    run: () => ({ notices: [], rows: [[value]], tag: 'SHOW' }),
-  };
+  return planDriverShow(name);
 }
 
 function planTopic(topic: Topic, fleet: Fleet): Plan {
@@ -191,11 +229,7 @@ function planProcesses(topic: Topic, fleet: Fleet): Plan {
   };
 }
 
-function planSet(key: string, rights: Rights): Planned {
-  if (IGNORED_SETTINGS.includes(key.toLowerCase())) {
-    const notices = [noticeResponse('SET ignored')];
-    return { columns: null, run: () => ({ notices, rows: [], tag: 'SET' }) };
-  }
+function planSet(_key: string, _value: string, rights: Rights, _fleet: Fleet): Planned {
   return rights === 'admin' ? notYet('SET') : ADMIN_NEEDED;
 }
 

@@ -29,20 +29,14 @@ const NOT_YET = (command: string): string =>
 /** Query, and what admin and stats sessions are told. */
 const ERRORS: readonly [string, string, string?][] = [
   ...[
-    '',
-    ';',
-    ' ',
     'nonsense',
     'SHOW',
-    'SELECT 1',
     'SELECT version()',
-    'BEGIN',
     ' show  max_client_conn ',
     'SHOW ALL',
     'SHOW POOL',
     'SHOW server_version',
     'SHOW HELP extra',
-    'SHOW VERSION; SHOW STATE',
     'SHOW HELP BY PROCESS',
     'SHOW PEERS BY PROCESS',
     'SHOW datestyle BY PROCESS',
@@ -90,6 +84,7 @@ test('what drivers ask for and set when they connect is answered', async () => {
     ['standard_conforming_strings', 'on'],
     ['datestyle', 'ISO'],
     ['timezone', 'GMT'],
+    ['extra_float_digits', '2'],
   ] as const) {
     for (const sql of [`SHOW ${name.toUpperCase()}`, `select "${name}"`]) {
       const table = await ask(session, sql);
@@ -100,7 +95,75 @@ test('what drivers ask for and set when they connect is answered', async () => {
     const set = await ask(session, `SET ${name} TO 'x'`);
     assert.deepEqual([set.tag, set.notices], ['SET', ['SET ignored|']]);
   }
-  assert.equal((await ask(session, 'SET extra_float_digits = 3')).tag, 'SET');
+  assert.equal((await ask(session, "SET application_name = 'x'")).tag, 'SET');
+  for (const [sql, tag] of [
+    ['BEGIN', 'BEGIN'],
+    ['begin read only;', 'BEGIN'],
+    ['START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY', 'BEGIN'],
+    ['COMMIT', 'COMMIT'],
+    ['END', 'COMMIT'],
+    ['Rollback', 'ROLLBACK'],
+    ['DISCARD  ALL;', 'DISCARD ALL'],
+    ['RESET ALL', 'RESET'],
+    ['SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY', 'SET'],
+  ] as const) {
+    const table = await ask(session, sql);
+    assert.deepEqual([table.tag, table.error, table.columns.length], [tag, '', 0], sql);
+  }
+  const one = await ask(session, 'SELECT 1');
+  assert.deepEqual([one.rows, one.tag], [[['1']], 'SELECT 1']);
+  const level = await ask(session, 'SHOW TRANSACTION ISOLATION LEVEL');
+  assert.deepEqual([level.rows, level.tag], [[['read committed']], 'SHOW']);
+});
+
+test('a query with nothing in it is answered as PostgreSQL does', async () => {
+  const session = fleet([worker(0)]).open('stats');
+  for (const sql of ['', ';', ' ', '-- ping', ' /* a /* nested */ one */ ;; ']) {
+    session.send(query(sql));
+    await settle();
+    const messages = session.take();
+    assert.equal(types(messages), 'IZ', JSON.stringify(sql));
+  }
+});
+
+test('statements of one query are answered in order, with one ReadyForQuery behind all', async () => {
+  const session = fleet([worker(0), worker(1)]).open('stats');
+  session.send(query('SHOW VERSION; ; /* then; */ SHOW STATE -- and\n; SHOW LISTS'));
+  session.send(query('SHOW VERSION;;'));
+  await settle();
+  await settle();
+  const messages = session.take();
+  assert.equal(types(messages), 'TDCTDDDCTDDDDDDDDDDDDDDCZTDCZ');
+});
+
+test('an error ends the statements of a query, and those before it are answered', async () => {
+  const test = fleet([worker(0)]);
+  for (const [rights, sql, error] of [
+    ['stats', "SHOW VERSION; nonsense 'a;b' ; SHOW STATE", INVALID(" nonsense 'a;b' ")],
+    ['stats', 'SHOW VERSION; RELOAD; SHOW STATE', NEEDED],
+    ['stats', ' -- what\nNONSENSE /* it */ ;', INVALID(' -- what\nNONSENSE /* it */ ;')],
+    ['stats', 'SHOW VERSION;'.repeat(65), 'ERROR 54000 more than 64 statements in one query'],
+  ] as const) {
+    const session = test.open(rights);
+    session.send(query(sql));
+    await settle();
+    await settle();
+    const messages = session.take();
+    assert.match(types(messages), /^(TDC)?EZ$/);
+    assert.equal(readTable(messages).error, error);
+  }
+  assert.equal(test.control.asked.length, 0);
+});
+
+test('a PAUSE among several statements is waited for before the next one runs', async () => {
+  const test = fleet([worker(0)]);
+  const session = test.open();
+  session.send(query('PAUSE; SHOW STATE'));
+  await settle();
+  assert.equal(types(session.take()), '');
+  test.control.asked[0]!.done();
+  await settle();
+  assert.equal(types(session.take()), 'CTDDDCZ');
 });
 
 test('a result set is T, D, C and Z, whatever the query’s case and blanks', async () => {
