@@ -19,11 +19,16 @@ import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
 import { showDnsHosts, showDnsZones } from './show-dns.ts';
+import { showFds } from './show-fds.ts';
+import { showFleet } from './show-fleet.ts';
 import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
+import { showMem } from './show-mem.ts';
+import { showPeerPools } from './show-peer-pools.ts';
 import { showPeers } from './show-peers.ts';
 import { showPools } from './show-pools.ts';
 import { showSessionLeaks, showStalePlans } from './show-sessions.ts';
+import { showActiveSockets, showSockets } from './show-sockets.ts';
 import { showState } from './show-state.ts';
 import { showStats, showStatsAverages, showStatsTotals, showTotals } from './show-stats.ts';
 import { showUsers } from './show-users.ts';
@@ -60,6 +65,7 @@ export interface Plan {
 /** `sqlstate` is PgBouncer's usual one when it is left out. */
 export type Planned = Plan | { readonly error: string; readonly sqlstate?: string };
 
+const NOBODY: ReadonlyMap<number, string> = new Map();
 const ADMIN_NEEDED = { error: 'admin access needed' };
 const TOO_MANY = {
   error: `more than ${MAX_STATEMENTS} statements in one query`,
@@ -72,15 +78,21 @@ const TWO_IN_ONE = {
 };
 
 const TOPICS: Readonly<Record<string, Topic>> = {
+  ACTIVE_SOCKETS: showActiveSockets,
   CLIENTS: showClients,
   CONFIG: showConfig,
   DATABASES: showDatabases,
   DNS_HOSTS: showDnsHosts,
   DNS_ZONES: showDnsZones,
+  FDS: showFds,
+  FLEET: showFleet,
   LISTS: showLists,
+  MEM: showMem,
   PEERS: showPeers,
+  PEER_POOLS: showPeerPools,
   POOLS: showPools,
   SERVERS: showServers,
+  SOCKETS: showSockets,
   SESSION_LEAKS: showSessionLeaks,
   STALE_PLANS: showStalePlans,
   STATE: showState,
@@ -91,9 +103,6 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   USERS: showUsers,
   VERSION: showVersion,
 };
-
-/** Topics of PgBouncer that have no answer yet. */
-const LATER_TOPICS = ['ACTIVE_SOCKETS', 'MEM', 'PEER_POOLS', 'SOCKETS'];
 
 /** Commands that change what the fleet does. */
 const COMMANDS: Readonly<Record<string, Command>> = {
@@ -180,14 +189,13 @@ function planShow(
 ): Planned | null {
   const name = argument.toUpperCase();
   const topic = own(TOPICS, name);
+  if (topic?.isForAdmins === true && rights !== 'admin') return ADMIN_NEEDED;
   if (isByProcess) return topic?.hasProcesses === true ? planProcesses(topic, fleet) : null;
   if (topic !== undefined) return planTopic(topic, fleet);
   if (name === 'HELP') {
     const notices = [noticeResponse('Console usage', HELP_DETAIL)];
     return { columns: null, run: () => ({ notices, rows: [], tag: 'SHOW' }) };
   }
-  if (name === 'FDS') return rights === 'admin' ? notYet('SHOW FDS') : ADMIN_NEEDED;
-  if (LATER_TOPICS.includes(name)) return notYet(`SHOW ${name}`);
   return planDriverShow(name);
 }
 
@@ -196,7 +204,11 @@ function planTopic(topic: Topic, fleet: Fleet): Plan {
   if (topic.isSameEverywhere) {
     const run = (): Answer => ({
       notices: [],
-      rows: topic.rows({ snapshots: [fleet.own(parts)], config: fleet.config() }),
+      rows: topic.rows({
+        snapshots: [fleet.own(parts)],
+        config: fleet.config(),
+        missing: NOBODY,
+      }),
       tag: 'SHOW',
     });
     return { columns, run };
@@ -207,7 +219,7 @@ function planTopic(topic: Topic, fleet: Fleet): Plan {
       const { snapshots, missing } = await fleet.collect(parts);
       return {
         notices: noticeOf(missing),
-        rows: topic.rows({ snapshots, config: fleet.config() }),
+        rows: topic.rows({ snapshots, config: fleet.config(), missing }),
         tag: 'SHOW',
       };
     },
@@ -222,7 +234,9 @@ function planProcesses(topic: Topic, fleet: Fleet): Plan {
       const { snapshots, missing } = await fleet.collect(topic.parts);
       const config = fleet.config();
       const rows = snapshots.flatMap((snapshot) =>
-        topic.rows({ snapshots: [snapshot], config }).map((row) => [snapshot.process, ...row]),
+        topic
+          .rows({ snapshots: [snapshot], config, missing: NOBODY })
+          .map((row) => [snapshot.process, ...row]),
       );
       return { notices: noticeOf(missing), rows, tag: 'SHOW' };
     },

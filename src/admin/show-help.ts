@@ -1,4 +1,4 @@
-/** Detail of the notice that answers SHOW HELP, in PgBouncer's layout. */
+/** Detail of the notice that answers SHOW HELP, in PgBouncer's layout; the last two lines are not its own. */
 export const HELP_DETAIL = [
   'SHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION',
   'SHOW PEERS|PEER_POOLS',
@@ -18,6 +18,8 @@ export const HELP_DETAIL = [
   'SHUTDOWN',
   'SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS',
   'WAIT_CLOSE [<db>]',
+  'SHOW FLEET|SESSION_LEAKS|STALE_PLANS',
+  'SHOW <topic> BY PROCESS',
 ]
   .map((line) => `\n\t${line}`)
   .join('');

@@ -15,6 +15,9 @@ import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
 import { workerMainPath } from './worker-command.ts';
 
+/** Of the fleet that this launcher starts. */
+const GENERATION = 1;
+
 export interface LauncherOptions {
   readonly config: Config;
   /** Path of the configuration file without links, which names the fleet's runtime folder. */
@@ -169,6 +172,7 @@ export class Launcher {
     this.#fleet = new Fleet({
       config,
       size: fleetSize(config.fleet.size),
+      generation: GENERATION,
       listeners: this.#listeners,
       runtimeDir: this.#runtimeDir,
       workerMain,
@@ -213,7 +217,7 @@ export class Launcher {
       );
     }
     for (const text of smallBudgets(this.#options.config, size)) log.warning(text);
-    log.info(`fleet up: ${size} workers, generation 1`);
+    log.info(`fleet up: ${size} workers, generation ${GENERATION}`);
     if (settings.pidfile !== '') {
       writePidfile(settings.pidfile);
       this.#undo.push(() => removePidfile(settings.pidfile));

@@ -52,11 +52,6 @@ const ERRORS: readonly [string, string, string?][] = [
   [`SHOW ${'x'.repeat(64)}`, 'ERROR 08P01 bad arguments'],
   [`${'x'.repeat(16)}`, 'ERROR 08P01 bad arguments'],
   ["SET max_client_conn = '1'", NOT_YET('SET'), NEEDED],
-  ['SHOW fds', NOT_YET('SHOW FDS'), NEEDED],
-  ...['MEM', 'SOCKETS', 'ACTIVE_SOCKETS', 'PEER_POOLS'].map((topic): [string, string] => [
-    `SHOW ${topic}`,
-    NOT_YET(`SHOW ${topic}`),
-  ]),
 ];
 
 for (const [sql, asAdmin, asStats] of ERRORS) {
