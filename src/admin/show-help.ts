@@ -1,10 +1,12 @@
-/** Detail of the notice that answers SHOW HELP, in PgBouncer's layout; the last two lines are not its own. */
+/** Detail of the notice that answers SHOW HELP: PgBouncer's, and our own topics among its. */
 export const HELP_DETAIL = [
   'SHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION',
   'SHOW PEERS|PEER_POOLS',
   'SHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE',
   'SHOW DNS_HOSTS|DNS_ZONES',
   'SHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS',
+  'SHOW FLEET|SESSION_LEAKS|STALE_PLANS',
+  'SHOW <topic> BY PROCESS',
   'SET key = arg',
   'RELOAD',
   'PAUSE [<db>]',
@@ -18,8 +20,6 @@ export const HELP_DETAIL = [
   'SHUTDOWN',
   'SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS',
   'WAIT_CLOSE [<db>]',
-  'SHOW FLEET|SESSION_LEAKS|STALE_PLANS',
-  'SHOW <topic> BY PROCESS',
 ]
   .map((line) => `\n\t${line}`)
   .join('');

@@ -52,6 +52,5 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'fleet', key: 'http_listen', actsAs: '' },
   { section: 'fleet', key: 'log_format' },
   { section: 'fleet', key: 'pipeline_depth' },
-  { section: 'fleet', key: 'server_tls_negotiation' },
   { section: 'fleet', key: 'status_names' },
 ];
