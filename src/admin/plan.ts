@@ -15,6 +15,7 @@ import { reconnect, waitClose } from './reconnect.ts';
 import { reload } from './reload.ts';
 import { int4, type Row } from './result.ts';
 import { MAX_STATEMENTS, statementsIn } from './script.ts';
+import { planSet } from './set.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
@@ -156,7 +157,10 @@ function planStatement(query: Buffer, rights: Rights, fleet: Fleet): Planned | n
   const statement = parseStatement(text);
   if (statement.kind === 'tooLong') return { error: 'bad arguments' };
   if (statement.kind === 'set') {
-    return planDriverSet(statement.key) ?? planSet(statement.key, statement.value, rights, fleet);
+    const { key, value } = statement;
+    const plan = planDriverSet(key);
+    if (plan !== null) return plan;
+    return rights === 'admin' ? planSet(key, value, fleet) : ADMIN_NEEDED;
   }
   const plan = statement.kind === 'invalid' ? null : planCommand(statement, rights, fleet);
   return plan ?? planDriverStatement(text);
@@ -241,14 +245,6 @@ function planProcesses(topic: Topic, fleet: Fleet): Plan {
       return { notices: noticeOf(missing), rows, tag: 'SHOW' };
     },
   };
-}
-
-function planSet(_key: string, _value: string, rights: Rights, _fleet: Fleet): Planned {
-  return rights === 'admin' ? notYet('SET') : ADMIN_NEEDED;
-}
-
-function notYet(command: string): Planned {
-  return { error: `${command} is not available in this version` };
 }
 
 function noticeOf(missing: FleetAnswer['missing']): Buffer[] {

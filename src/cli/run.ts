@@ -23,7 +23,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
   log.configure({ stderr, logfile: '', verbose: options.verbose });
   try {
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
-    const config = readConfig(options.file);
+    const { config, texts } = readConfig(options.file);
     const outputsOf = (next: Config) => logOutputs(next, stderr, options.verbose);
     const outputs = outputsOf(config);
     if (options.daemon && config.settings.pidfile === '') {
@@ -36,7 +36,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     const realFile = realpathSync(config.file);
     takeIdentity(options.user ?? config.settings.user);
     openLog(outputs);
-    return await runFleet(new Launcher({ config, realFile, log: outputs, outputsOf }));
+    return await runFleet(new Launcher({ config, texts, realFile, log: outputs, outputsOf }));
   } catch (error) {
     const text = error instanceof ConfigError ? error.message : stackOf(error);
     log.fatal(text);
@@ -54,15 +54,15 @@ async function runFleet(launcher: Launcher): Promise<number> {
   return launcher.exitStatus;
 }
 
-function readConfig(file: string): Config {
-  const { config, problems } = loadConfig(file);
+function readConfig(file: string): { config: Config; texts: ReadonlyMap<string, string> } {
+  const { config, problems, texts } = loadConfig(file);
   for (const problem of problems) {
     const text = formatProblem(problem);
     if (problem.level === 'error') log.error(text);
     else log.warning(text);
   }
   if (config === null) throw new ConfigError('cannot load config file');
-  return config;
+  return { config, texts };
 }
 
 /** `verbose` in the file outranks `-v`, as in PgBouncer. */

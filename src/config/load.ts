@@ -27,12 +27,18 @@ export interface LoadOptions {
   readonly readFile?: ReadFile;
   /** Becomes `config.version`. */
   readonly version?: number;
+  /** `texts` of an earlier load: those files are not read again. */
+  readonly texts?: ReadonlyMap<string, string>;
+  /** Settings of `[pgbouncer]` that hold whatever the files say, by key. */
+  readonly overrides?: ReadonlyMap<string, string>;
 }
 
 export interface LoadResult {
   /** Null when at least one problem is an error. */
   readonly config: Config | null;
   readonly problems: readonly Problem[];
+  /** What the files said that were read, by absolute path. */
+  readonly texts: ReadonlyMap<string, string>;
 }
 
 const SECTIONS: readonly string[] = ['pgbouncer', 'databases', 'users', 'peers', 'fleet'];
@@ -40,13 +46,20 @@ const STICKY = new Set<string>(SETTINGS.filter((spec) => spec.isSticky).map((spe
 
 /** Reads and checks `file`; relative paths, also those of `%include`, start at the working directory. */
 export function loadConfig(file: string, options: LoadOptions = {}): LoadResult {
-  const readFile = options.readFile ?? ((path) => readFileSync(path, 'utf8'));
+  const texts = new Map<string, string>();
+  const readAnew = options.readFile ?? ((path) => readFileSync(path, 'utf8'));
+  const readFile: ReadFile = (path) => {
+    const text = options.texts?.get(resolve(path)) ?? readAnew(path);
+    texts.set(resolve(path), text);
+    return text;
+  };
   const draft = new Draft();
   for (const event of scanConfig(file, readFile)) {
     if (event.kind === 'problem') draft.problems.push(event.problem);
     else if (event.kind === 'section') draft.openSection(event);
     else draft.addEntry(event);
   }
+  for (const [key, text] of options.overrides ?? []) draft.override(key, text);
   const problems = draft.problems;
   const isUnreadable = problems.some((problem) => problem.line === 0);
   if (!draft.hasMainSection && !isUnreadable) {
@@ -72,7 +85,7 @@ export function loadConfig(file: string, options: LoadOptions = {}): LoadResult 
   };
   problems.push(...checkTogether(config, given));
   const hasError = problems.some((problem) => problem.level === 'error');
-  return { config: hasError ? null : deepFreeze(config), problems };
+  return { config: hasError ? null : deepFreeze(config), problems, texts };
 }
 
 /** What the file has said so far. */
@@ -117,6 +130,16 @@ class Draft {
       const peer = this.#accept(event, parsePeer(key, value));
       if (peer !== null) this.peers.set(peer.id, peer);
     }
+  }
+
+  /** A setting that was given by a command (PgBouncer's SET). */
+  override(key: string, value: string): void {
+    const place = { file: 'SET', line: 0 };
+    this.#addSetting(
+      { kind: 'entry', section: 'pgbouncer', key, value, ...place },
+      'pgbouncer',
+      this.#settings,
+    );
   }
 
   settings(): Settings {

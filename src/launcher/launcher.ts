@@ -9,7 +9,7 @@ import { Fleet } from './fleet.ts';
 import type { Listener } from './listener.ts';
 import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
 import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
-import { Reloader, type ReloadResult } from './reload.ts';
+import { Reloader, type ReloadResult, type SetResult } from './reload.ts';
 import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
 import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
@@ -20,6 +20,8 @@ const GENERATION = 1;
 
 export interface LauncherOptions {
   readonly config: Config;
+  /** What the files of the configuration said; default: they are read again by SET. */
+  readonly texts?: ReadonlyMap<string, string>;
   /** Path of the configuration file without links, which names the fleet's runtime folder. */
   readonly realFile: string;
   /** Where the workers log; the launcher's own log is set up by its caller. */
@@ -54,6 +56,7 @@ export class Launcher {
     broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
     sendTo: (worker, message) => this.#fleet?.sendTo(worker, message),
     reload: () => this.reload(),
+    set: (key, value) => this.#set(key, value),
     stop: (mode) => this.stop(mode),
   });
   #onStarted: () => void = () => {};
@@ -150,6 +153,12 @@ export class Launcher {
     return await this.#reloader.reload();
   }
 
+  async #set(key: string, value: string): Promise<SetResult> {
+    await this.#started;
+    if (this.#reloader === null) return { ok: false, text: 'the fleet does not run' };
+    return await this.#reloader.set(key, value);
+  }
+
   /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
   async #listen(): Promise<void> {
     const { settings, fleet } = this.#options.config;
@@ -168,7 +177,7 @@ export class Launcher {
   }
 
   async #startWorkers(): Promise<boolean> {
-    const { config, log: outputs, workerMain = workerMainPath() } = this.#options;
+    const { config, texts, log: outputs, workerMain = workerMainPath() } = this.#options;
     this.#fleet = new Fleet({
       config,
       size: fleetSize(config.fleet.size),
@@ -184,6 +193,7 @@ export class Launcher {
     const fleet = this.#fleet;
     this.#reloader = new Reloader({
       config,
+      ...(texts === undefined ? {} : { texts }),
       size: fleetSize(config.fleet.size),
       outputsOf:
         this.#options.outputsOf ?? ((next) => ({ ...outputs, logfile: next.settings.logfile })),
