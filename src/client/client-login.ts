@@ -30,7 +30,7 @@ import {
 import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
-import { readStartup, type StartupRequest } from './startup-parameters.ts';
+import { databaseIn, readStartup, type StartupRequest } from './startup-parameters.ts';
 
 /**
  * A client's way in: SSLRequest, StartupMessage, authentication, welcome, with PgBouncer's order of
@@ -168,14 +168,15 @@ export class ClientLogin {
     const session = this.#session;
     const context = this.#context;
     const startup = decodeStartup(bytes, start, packetEnd);
-    const request = readStartup(startup.parameters, context.tracked, context.ignoredParameters);
+    const isConsole = CONSOLE_DATABASES.has(databaseIn(startup.parameters));
+    const ignored = isConsole ? atConsole(context.ignoredParameters) : context.ignoredParameters;
+    const request = readStartup(startup.parameters, context.tracked, ignored);
     if ('refusal' in request) return session.fatal(request.refusal);
     if (!startup.isTerminated) {
       return session.fatal('invalid startup packet layout: expected terminator as last byte');
     }
     if (request.user === '') return session.fatal('no username supplied');
     const database = request.database === '' ? request.user : request.database;
-    const isConsole = CONSOLE_DATABASES.has(database);
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
@@ -409,6 +410,14 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * JDBC and Go's lib/pq always send it, and a monitor has no way to make them stop; PgBouncer wants it
+ * in `ignore_startup_parameters`, where it would hold for every database.
+ */
+function atConsole(ignored: ReadonlySet<string>): ReadonlySet<string> {
+  return new Set([...ignored, 'extra_float_digits']);
 }
 
 /**
