@@ -73,12 +73,16 @@ export const showServers: Topic = {
       .map((server) => linkRow('S', server, 0)),
 };
 
-/** By database, then user; connections to peers, which have neither, come last. */
+/** By database, then user; those that have none of it (cancel requests) come behind the others. */
 function comparePools(a: ClientRow | ServerRow, b: ClientRow | ServerRow): number {
   if (a.database === null || b.database === null) {
     return Number(a.database === null) - Number(b.database === null);
   }
-  return compareNames(a.database, b.database) || compareNames(a.user ?? '', b.user ?? '');
+  const byDatabase = compareNames(a.database, b.database);
+  if (byDatabase !== 0 || (a.user !== null && b.user !== null)) {
+    return byDatabase || compareNames(a.user!, b.user!);
+  }
+  return Number(a.user === null) - Number(b.user === null);
 }
 
 /** The values of `LINK_COLUMNS`. */
