@@ -1,9 +1,10 @@
+import { randomBytes } from 'node:crypto';
 import { InvariantError } from '../errors.ts';
 import { ClientScram } from './client-scram.ts';
 import type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
 import { isSameText, MD5_SALT_BYTES, md5Answer, md5Secret } from './md5.ts';
 import { AuthCode, authRequest, decodePassword, MAX_AUTH_BYTES } from './messages.ts';
-import { verifyPassword } from './scram.ts';
+import { spendDerivation, verifyPassword } from './scram.ts';
 import type { StoredSecret } from './secret.ts';
 
 export type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
@@ -29,6 +30,8 @@ const TRUST_FAILED: AuthStep = {
   text: '"trust" authentication failed',
   detail: null,
 };
+/** A password that nobody has. */
+const NOBODYS = randomBytes(16);
 const REJECTED: AuthStep = { kind: 'refused', text: 'login rejected', detail: null };
 
 /**
@@ -45,8 +48,7 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
     case 'plain':
       return new ClientPassword(request);
     case 'md5':
-      // The name's SCRAM verifier cannot answer an MD5 request, so PgBouncer offers SASL instead.
-      return request.secret?.kind === 'scram' ? new ClientScram(request) : new ClientMd5(request);
+      return needsSasl(request) ? new ClientScram(request) : new ClientMd5(request);
     case 'scram-sha-256':
       return new ClientScram(request);
     case 'reject':
@@ -56,6 +58,15 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
     case 'ldap':
       throw new InvariantError(`method ${method.kind} passed the configuration's checks`);
   }
+}
+
+/**
+ * A SCRAM verifier cannot answer an MD5 request, so PgBouncer offers SASL instead to users that have
+ * one. Where all do, an MD5 request would tell that nobody has the name.
+ */
+function needsSasl({ secret, profile }: ClientAuthRequest): boolean {
+  if (secret === null || secret.kind === 'empty') return profile.isAllScram;
+  return secret.kind === 'scram';
 }
 
 /** A method that asks the client for nothing. */
@@ -106,13 +117,11 @@ function settle(isRight: boolean): AuthStep {
 }
 
 class ClientPassword extends OnePassword {
-  readonly #user: string;
-  readonly #secret: StoredSecret | null;
+  readonly #request: ClientAuthRequest;
 
   constructor(request: ClientAuthRequest) {
     super();
-    this.#user = request.user;
-    this.#secret = request.secret;
+    this.#request = request;
   }
 
   protected question(): Buffer {
@@ -120,18 +129,21 @@ class ClientPassword extends OnePassword {
   }
 
   protected isRight(password: Buffer): boolean | Promise<boolean> {
-    const secret = this.#secret;
-    switch (secret?.kind) {
-      case 'plain':
-        return isSameText(password, secret.password.reveal());
-      case 'md5':
-        return isSameText(md5Secret(password, this.#user), secret.hash.reveal());
-      case 'scram':
-        // The caller's read buffer is reused while the derivation runs.
-        return verifyPassword(Buffer.from(password), secret.verifier);
-      default:
-        return false;
+    const { secret, isGone, profile } = this.#request;
+    if (secret?.kind === 'scram') {
+      // The caller's read buffer is reused while the derivation runs.
+      return verifyPassword(Buffer.from(password), secret.verifier, isGone);
     }
+    const isRight = this.#isSame(password, secret);
+    if (isRight || profile.scramIterations === null) return isRight;
+    // Where a wrong password takes a derivation for some names, it does for all.
+    return spendDerivation(profile.scramIterations, isGone).then(() => false);
+  }
+
+  #isSame(password: Buffer, secret: StoredSecret | null): boolean {
+    if (secret?.kind === 'plain') return isSameText(password, secret.password.reveal());
+    if (secret?.kind !== 'md5') return false;
+    return isSameText(md5Secret(password, this.#request.user), secret.hash.reveal());
   }
 }
 
@@ -156,10 +168,9 @@ class ClientMd5 extends OnePassword {
     if (secret?.kind === 'md5') {
       return isSameText(answer, md5Answer(secret.hash.reveal(), this.#salt));
     }
-    if (secret?.kind === 'plain') {
-      const stored = md5Secret(secret.password.reveal(), this.#user);
-      return isSameText(answer, md5Answer(stored, this.#salt));
-    }
-    return false;
+    // The same steps for a name that nobody has, with a password that nobody can know.
+    const password = secret?.kind === 'plain' ? secret.password.reveal() : NOBODYS;
+    const stored = md5Secret(password, this.#user);
+    return isSameText(answer, md5Answer(stored, this.#salt)) && secret?.kind === 'plain';
   }
 }

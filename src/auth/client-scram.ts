@@ -11,9 +11,11 @@ import {
 import {
   authMessage,
   deriveVerifier,
+  isDerived,
   recoverClientKey,
   type ScramVerifier,
   serverSignature,
+  spendDerivation,
   stableSalt,
 } from './scram.ts';
 import {
@@ -47,6 +49,9 @@ export class ClientScram implements ClientAuth {
   readonly #secret: StoredSecret | null;
   readonly #salt: Buffer;
   readonly #iterations: number;
+  /** Iterations of a derivation that a refusal costs in any case; null: of none. */
+  readonly #refusalIterations: number | null;
+  readonly #isGone: () => boolean;
   /** Channel-binding data that a client may be asked for; null: binding is not offered. */
   readonly #endPoint: Buffer | null;
   readonly #mechanisms: readonly string[];
@@ -56,8 +61,12 @@ export class ClientScram implements ClientAuth {
   #nonce = '';
 
   constructor(request: ClientAuthRequest) {
-    const secret = request.secret;
+    const { secret, profile } = request;
+    // The setting has no range check, but PBKDF2 has.
+    const scramIterations = Math.max(1, request.scramIterations);
     this.#random = request.random;
+    this.#isGone = request.isGone;
+    this.#refusalIterations = profile.hasPlain ? scramIterations : null;
     this.#secret = secret;
     this.#endPoint = request.connection.tls?.endPoint ?? null;
     this.#mechanisms =
@@ -67,8 +76,9 @@ export class ClientScram implements ClientAuth {
       this.#iterations = secret.verifier.iterations;
     } else {
       this.#salt = stableSalt(request.fleetSecret, request.user);
-      // The setting has no range check, but PBKDF2 has.
-      this.#iterations = Math.max(1, request.scramIterations);
+      // Among names whose secrets were all made with another count, the setting's would stand out.
+      const isLikeOthers = secret?.kind !== 'plain' && profile.isAllScram;
+      this.#iterations = isLikeOthers ? profile.scramIterations! : scramIterations;
     }
   }
 
@@ -123,10 +133,24 @@ export class ClientScram implements ClientAuth {
     }
     const signed = authMessage(first.bare, this.#serverFirst, final.withoutProof);
     const secret = this.#secret;
-    if (secret?.kind !== 'plain') return this.#judge(this.#storedVerifier(), signed, final.proof);
-    return deriveVerifier(secret.password, this.#salt, this.#iterations).then((verifier) =>
-      this.#judge(verifier, signed, final.proof),
-    );
+    if (secret?.kind !== 'plain') {
+      return this.#delay(this.#judge(this.#storedVerifier(), signed, final.proof));
+    }
+    const { password } = secret;
+    const isFree = isDerived(password, this.#salt, this.#iterations);
+    return deriveVerifier(password, this.#salt, this.#iterations).then((verifier) => {
+      const step = this.#judge(verifier, signed, final.proof);
+      return isFree ? this.#delay(step) : step;
+    });
+  }
+
+  /**
+   * A refusal that cost no derivation. If others cost one, because a stored password has to be derived
+   * at its first use, this one does too: or the time would tell what is stored, or that nothing is.
+   */
+  #delay(step: AuthStep): AuthStep | Promise<AuthStep> {
+    if (step.kind !== 'refused' || this.#refusalIterations === null) return step;
+    return spendDerivation(this.#refusalIterations, this.#isGone).then(() => step);
   }
 
   #judge(verifier: ScramVerifier, signed: Buffer, proof: Buffer): AuthStep {

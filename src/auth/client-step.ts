@@ -3,6 +3,7 @@ import type { ClientConnection } from './client-connection.ts';
 import type { LoginMethod } from './login-method.ts';
 import type { ScramKeys } from './scram.ts';
 import type { StoredSecret } from './secret.ts';
+import type { SecretProfile } from './secret-profile.ts';
 
 /** A login to the pooler, as the session asks for it. */
 export interface ClientAuthRequest {
@@ -16,6 +17,10 @@ export interface ClientAuthRequest {
   readonly scramIterations: number;
   /** Random secret that all workers of the fleet share: salts of users that have none. */
   readonly fleetSecret: Buffer;
+  /** What most users' secrets are like, for the imitation of a login. */
+  readonly profile: SecretProfile;
+  /** The client has left: work that is still queued for it need not be done. */
+  readonly isGone: () => boolean;
   /** Source of `n` unpredictable bytes. */
   readonly random: (n: number) => Buffer;
 }

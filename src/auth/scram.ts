@@ -1,6 +1,7 @@
-import { createHmac, hash, pbkdf2, timingSafeEqual } from 'node:crypto';
+import { createHmac, hash, pbkdf2, randomBytes, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 import { Secret } from '../util/secret.ts';
+import { TaskQueue } from '../util/task-queue.ts';
 import { preparePassword } from './saslprep.ts';
 import { decodeBase64 } from './scram-messages.ts';
 
@@ -18,7 +19,16 @@ const CACHED_PER_PASSWORD = 4;
 const MAX_ITERATIONS = 2 ** 31 - 1;
 const LABEL = 'SCRAM-SHA-256$';
 
+/**
+ * Derivations at a time. The thread pool has four threads, so that files and names never wait for a
+ * burst of logins, and the event loops of the fleet keep a core to run on.
+ */
+const DERIVATIONS_AT_A_TIME = 2;
+
 const pbkdf2Async = promisify(pbkdf2);
+
+/** All derivations of this process: of clients, and of logins to servers. */
+export const derivationQueue = new TaskQueue(DERIVATIONS_AT_A_TIME);
 
 /** What a server keeps of a password (RFC 5802 section 5.1, `pg_authid.rolpassword`). */
 export interface ScramVerifier {
@@ -70,10 +80,32 @@ export function deriveVerifier(
   return used.result;
 }
 
-/** True when `password`, as sent by a client, is the one that `verifier` was made from. */
-export async function verifyPassword(password: Buffer, verifier: ScramVerifier): Promise<boolean> {
-  const derived = await derive(password, verifier.salt, verifier.iterations);
-  return isSameKey(derived.storedKey, verifier.storedKey);
+/** The keys of `password` have been derived, or are about to be, so that asking costs next to nothing. */
+export function isDerived(password: Secret, salt: Buffer, iterations: number): boolean {
+  const known = derivations.get(password) ?? [];
+  return known.some((one) => one.iterations === iterations && one.salt.equals(salt));
+}
+
+/**
+ * True when `password`, as sent by a client, is the one that `verifier` was made from. A client that
+ * has gone when its turn comes is not worth the work: false.
+ */
+export async function verifyPassword(
+  password: Buffer,
+  verifier: ScramVerifier,
+  isGone: () => boolean,
+): Promise<boolean> {
+  const { salt, iterations, storedKey } = verifier;
+  const work = () => saltPassword(password, salt, iterations);
+  const salted = await derivationQueue.runIfWanted(work, () => !isGone());
+  return salted !== null && isSameKey(keysOf(salted, salt, iterations).storedKey, storedKey);
+}
+
+/** Takes as long as a derivation, for a login whose end would otherwise tell that it needs none. */
+export async function spendDerivation(iterations: number, isGone: () => boolean): Promise<void> {
+  const random = randomBytes(SALT_BYTES);
+  const work = () => saltPassword(random, random, iterations);
+  await derivationQueue.runIfWanted(work, () => !isGone());
 }
 
 async function derive(
@@ -81,8 +113,16 @@ async function derive(
   salt: Buffer,
   iterations: number,
 ): Promise<DerivedVerifier> {
-  const prepared = preparePassword(password);
-  const salted = await pbkdf2Async(prepared, salt, iterations, KEY_BYTES, 'sha256');
+  const salted = await derivationQueue.run(() => saltPassword(password, salt, iterations));
+  return keysOf(salted, salt, iterations);
+}
+
+/** SaltedPassword of RFC 5802 section 3, on the thread pool. */
+async function saltPassword(password: Buffer, salt: Buffer, iterations: number): Promise<Buffer> {
+  return pbkdf2Async(preparePassword(password), salt, iterations, KEY_BYTES, 'sha256');
+}
+
+function keysOf(salted: Buffer, salt: Buffer, iterations: number): DerivedVerifier {
   const clientKey = hmac(salted, 'Client Key');
   return {
     iterations,

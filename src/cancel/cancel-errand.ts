@@ -61,7 +61,7 @@ export class CancelErrand implements LinkHandler, Carrier {
 
   onClose(error: Error | null): void {
     if (error !== null && this.#events !== null) {
-      log.warning(`cancel request could not be sent: ${error.message}`);
+      log.warning(`cancel request could not be sent: ${error.message.trimEnd()}`);
     }
     if (!this.#isSent) this.#end(Outcome.unsent);
     else this.#end(error === null ? Outcome.delivered : Outcome.unsure);

@@ -1,6 +1,7 @@
 import { realpathSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import { formatProblem, loadConfig } from '../config/load.ts';
+import type { Problem } from '../config/problem.ts';
 import { ConfigError } from '../errors.ts';
 import { assumeIdentity } from '../launcher/accounts.ts';
 import { Launcher } from '../launcher/launcher.ts';
@@ -61,8 +62,15 @@ function readConfig(file: string): { config: Config; texts: ReadonlyMap<string, 
     if (problem.level === 'error') log.error(text);
     else log.warning(text);
   }
-  if (config === null) throw new ConfigError('cannot load config file');
+  if (config === null) throw new ConfigError(startFailure(problems));
   return { config, texts };
+}
+
+/** PgBouncer has a line of its own for TLS, which it sets up when the file has been read. */
+function startFailure(problems: readonly Problem[]): string {
+  const errors = problems.filter(({ level }) => level === 'error');
+  const isTls = errors.every(({ key }) => key.startsWith('client_tls_'));
+  return isTls ? 'TLS setup failed' : 'cannot load config file';
 }
 
 /** `verbose` in the file outranks `-v`, as in PgBouncer. */

@@ -8,6 +8,7 @@ import { log } from '../log/logger.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
 import type { StartupRequest } from './startup-parameters.ts';
+import { tlsText } from './tls-start.ts';
 
 /** How the log names what a client asks for by `replication`. */
 const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as const;
@@ -45,7 +46,9 @@ export class Authentication {
   /** Looks the name up and sends the first question. */
   begin(): void {
     const { user, entry } = this.#request;
-    this.#after(this.#context.findUser(user, entry), (lookup) => this.#onLookup(lookup));
+    this.#after(this.#context.findUser(user, entry, this.#session), (lookup) =>
+      this.#onLookup(lookup),
+    );
   }
 
   /** Takes the body of a PasswordMessage, whatever its kind. */
@@ -56,11 +59,12 @@ export class Authentication {
 
   #onLookup(lookup: UserLookup): void {
     const session = this.#session;
-    if (lookup.kind === 'refused') return session.fatal(lookup.text);
+    session.giveUpLookup = null;
+    if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    const { index, fleetSecret } = this.#context;
+    const { index, fleetSecret, secretProfile } = this.#context;
     const { user } = this.#request;
     this.#logAttempt();
     this.#exchange = startClientAuth({
@@ -70,6 +74,8 @@ export class Authentication {
       connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
+      profile: secretProfile(),
+      isGone: () => session.isClosed,
       random: randomBytes,
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));
@@ -80,8 +86,9 @@ export class Authentication {
     if (!this.#context.index.settings.log_connections) return;
     const database = session.databaseName || '(nodb)';
     const replication = REPLICATION_WORD[this.#request.replication];
+    const tls = session.tls === null ? 'no' : tlsText(session.tls);
     session.info(
-      `login attempt: db=${database} user=${this.#request.user} tls=no replication=${replication}`,
+      `login attempt: db=${database} user=${this.#request.user} tls=${tls} replication=${replication}`,
     );
   }
 

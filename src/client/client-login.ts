@@ -31,6 +31,7 @@ import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
 import { databaseIn, readStartup, type StartupRequest } from './startup-parameters.ts';
+import { HANDSHAKE_RECORD, refuseTls, startTls } from './tls-start.ts';
 
 /**
  * A client's way in: SSLRequest, StartupMessage, authentication, welcome, with PgBouncer's order of
@@ -39,6 +40,7 @@ import { databaseIn, readStartup, type StartupRequest } from './startup-paramete
  */
 
 const NO = Buffer.from('N');
+const YES = Buffer.from('S');
 /** Longest user name that PgBouncer takes, plus one. */
 const MAX_USER_BYTES = 128;
 /** Longest database name shown in an error. */
@@ -61,6 +63,8 @@ export class ClientLogin {
   /** Setting whose limit this client exceeds, of its database or its user. */
   #exceeded: string | null = null;
   #rights: 'admin' | 'stats' = 'stats';
+  /** There was a request for encryption. */
+  #hasAsked = false;
 
   constructor(session: ClientSession, context: ClientContext) {
     this.#session = session;
@@ -82,8 +86,12 @@ export class ClientLogin {
         this.#session.link.hold();
         return at;
       }
-      const used =
-        bytes[at] === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
+      const first = bytes[at];
+      if (first === HANDSHAKE_RECORD && this.#canBeDirectTls) {
+        this.#onDirectTls(bytes, at, end);
+        return end;
+      }
+      const used = first === 0 ? this.#onPacket(bytes, at, end) : this.#onMessage(bytes, at, end);
       if (used === 0) return at;
       at += used;
     }
@@ -134,8 +142,33 @@ export class ClientLogin {
       this.#session.fatal(`received unencrypted data after ${what} request`);
       return available;
     }
-    this.#session.link.write(NO);
+    const session = this.#session;
+    const isTls = code === RequestCode.ssl;
+    this.#hasAsked = true;
+    if (isTls && session.tls !== null) {
+      session.close('SSL req inside SSL');
+    } else if (isTls && this.#context.clientTls.isOffered && !session.isUnix) {
+      session.link.write(YES);
+      startTls(session, this.#context.clientTls, null);
+    } else {
+      session.link.write(NO);
+    }
     return size;
+  }
+
+  /** TLS without an SSLRequest is known by the first byte of a connection. */
+  get #canBeDirectTls(): boolean {
+    const { tls, isUnix } = this.#session;
+    return !this.#hasAsked && this.#stage === LoginStage.startup && tls === null && !isUnix;
+  }
+
+  #onDirectTls(bytes: Buffer, at: number, end: number): void {
+    const { clientTls } = this.#context;
+    if (clientTls.isOffered) {
+      startTls(this.#session, clientTls, Buffer.from(bytes.subarray(at, end)));
+    } else {
+      refuseTls(this.#session);
+    }
   }
 
   #onCancel(bytes: Buffer, at: number, size: number): void {
@@ -167,6 +200,9 @@ export class ClientLogin {
   #onStartup(bytes: Buffer, start: number, packetEnd: number, end: number): void {
     const session = this.#session;
     const context = this.#context;
+    if (context.clientTls.isRequired && session.tls === null && !session.isUnix) {
+      return session.fatal('SSL required');
+    }
     const startup = decodeStartup(bytes, start, packetEnd);
     const isConsole = CONSOLE_DATABASES.has(databaseIn(startup.parameters));
     const ignored = isConsole ? atConsole(context.ignoredParameters) : context.ignoredParameters;

@@ -76,6 +76,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   state: ClientState = ClientState.login;
   server: ServerConnection | null = null;
   pool: Pool | null = null;
+  readonly serverUser = null;
   /** Set before it has a pool; a replication connection keeps its server to the end. */
   replication: ReplicationRequest | null = null;
   tracked: TrackedValues;
@@ -83,6 +84,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while its name is looked up, which has time limits of its own. */
+  giveUpLookup: (() => void) | null = null;
   queryStart = 0;
   transactionStart = 0;
   waitStart = 0;
@@ -280,10 +283,19 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.refuse('08P01', text);
   }
 
+  /** Closes without a line in the log: it has said already why. */
+  vanish(): void {
+    this.#end(null);
+  }
+
   /** Closes; entered once. `reason` is for the log. */
   close(reason: string): void {
+    this.#end(reason);
+  }
+
+  #end(reason: string | null): void {
     if (this.isClosed) return;
-    if (this.#context.index.settings.log_disconnections) {
+    if (reason !== null && this.#context.index.settings.log_disconnections) {
       const age = Math.floor((clock.now - this.connectedAt) / 1000);
       this.info(`closing because: ${reason} (age=${age}s)`);
     }
@@ -299,6 +311,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
   }
@@ -329,11 +342,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   onPeerEnd(): void {
-    this.close('client unexpected eof');
+    if (this.link.isSecuring) this.vanish();
+    else this.close('client unexpected eof');
   }
 
   onClose(error: Error | null): void {
-    this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
+    if (this.link.isSecuring) this.vanish();
+    else this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink

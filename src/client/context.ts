@@ -1,5 +1,6 @@
 import type { PassThroughKeys } from '../auth/pass-through.ts';
 import type { StoredSecret } from '../auth/secret.ts';
+import type { SecretProfile } from '../auth/secret-profile.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -9,6 +10,7 @@ import type { PoolSet } from '../pool/pool-set.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
+import type { ClientTls } from '../tls/client-tls.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
@@ -20,8 +22,8 @@ export type UserLookup =
       /** null: nobody has that name. */
       readonly secret: StoredSecret | null;
     }
-  /** It cannot be found out; `text` is for the client. */
-  | { readonly kind: 'refused'; readonly text: string };
+  /** It cannot be found out, or is not there; `text` is for the client. */
+  | { readonly kind: 'refused'; readonly sqlstate: string; readonly text: string };
 
 /** The part of the context that follows from the configuration. */
 export interface ClientConfig {
@@ -44,6 +46,8 @@ export function clientConfig(index: ConfigIndex): ClientConfig {
 
 /** What all client sessions of a worker share; a reload changes its configuration in place. */
 export interface ClientContext extends ClientConfig {
+  /** For handshakes that begin from now on. */
+  clientTls: ClientTls;
   readonly tracked: TrackedNames;
   readonly registry: StatementRegistry;
   readonly translator: StatementTranslator;
@@ -54,8 +58,17 @@ export interface ClientContext extends ClientConfig {
   readonly console: LocalBackendFactory;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
-  /** What is stored for a login name; `entry` is the database asked for, null at the console. */
-  findUser(user: string, entry: DatabaseEntry | null): UserLookup | Promise<UserLookup>;
+  /** What the secrets of `auth_file` are like, for imitation logins. */
+  readonly secretProfile: () => SecretProfile;
+  /**
+   * What is stored for the login name of `session`; `entry` is the database asked for, null at the
+   * console and for one that nobody has heard of.
+   */
+  findUser(
+    user: string,
+    entry: DatabaseEntry | null,
+    session: ClientSession,
+  ): UserLookup | Promise<UserLookup>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

@@ -7,6 +7,7 @@
  * string and null where it has none.
  */
 
+import type { ClientTlsFiles } from './client-tls.ts';
 import type { FleetSettings, Settings } from './schema.ts';
 
 export type PoolMode = 'session' | 'transaction' | 'statement';
@@ -86,6 +87,8 @@ export interface Config {
   readonly peers: readonly PeerEntry[];
   /** Content of `auth_file` as the launcher read it; null when none is set or it could not be read. */
   readonly authFileText: string | null;
+  /** What the files of TLS towards clients hold; null: `client_tls_sslmode` is `disable`. */
+  readonly clientTls: ClientTlsFiles | null;
   /** Keys of `[pgbouncer]` and `[fleet]` that the file itself sets. */
   readonly given: readonly string[];
 }

@@ -34,11 +34,6 @@ const notYetSecurity: readonly Refusal[] = [
   { key: 'auth_type', values: ['cert'], why: NOT_YET },
   { key: 'auth_type', values: ['hba'], why: NOT_YET },
   { key: 'auth_type', values: ['ldap'], why: NOT_YET },
-  {
-    key: 'client_tls_sslmode',
-    values: ['allow', 'prefer', 'require', 'verify-ca', 'verify-full'],
-    why: NOT_YET,
-  },
 ];
 
 /** Node has no way to PAM. */

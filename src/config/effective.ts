@@ -142,6 +142,23 @@ export function effectivePeerPoolSize(index: ConfigIndex, peer: PeerEntry): numb
   return Math.max(0, peer.pool_size ?? index.settings.default_pool_size);
 }
 
+/** Who asks for the secrets of names that `auth_file` lacks; null: nobody. `db` null: the console. */
+export function effectiveAuthUser(index: ConfigIndex, db: DatabaseEntry | null): string | null {
+  const user = db?.auth_user ?? index.settings.auth_user;
+  return user === '' ? null : user;
+}
+
+/** The query that is asked with, whose `$1` is the name. */
+export function effectiveAuthQuery(index: ConfigIndex, db: DatabaseEntry | null): string {
+  return db?.auth_query ?? index.settings.auth_query;
+}
+
+/** The database that is asked; null: the one that the client wants. */
+export function effectiveAuthDbname(index: ConfigIndex, db: DatabaseEntry | null): string | null {
+  const name = db?.auth_dbname ?? index.settings.auth_dbname;
+  return name === '' ? null : name;
+}
+
 /** Seconds that a client may queue for a server; 0: for ever. */
 export function effectiveQueryWaitTimeout(
   index: ConfigIndex,

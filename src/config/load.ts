@@ -6,6 +6,7 @@
 
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
+import { type ClientTlsFiles, readClientTls } from './client-tls.ts';
 import type { Config, DatabaseEntry, PeerEntry, UserEntry } from './config.ts';
 import { checkHonoured, checkTogether, type Given } from './cross-checks.ts';
 import { CONSOLE_NAMES, type Parsed, parseDatabase, parsePeer, parseUser } from './entries.ts';
@@ -71,16 +72,18 @@ export function loadConfig(file: string, options: LoadOptions = {}): LoadResult 
 
   const read = draft.settings();
   const settings = { ...read, conffile: read.conffile ?? file };
+  const fleet = draft.fleet();
   const config: Config = {
     version: options.version ?? 1,
     file: resolve(file),
     settings,
-    fleet: draft.fleet(),
+    fleet,
     databases: [...draft.databases.values()].filter((entry) => entry.name !== '*'),
     autoDatabase: draft.databases.get('*') ?? null,
     users: [...draft.users.values()],
     peers: [...draft.peers.values()],
     authFileText: readAuthFile(settings, given, readFile, problems),
+    clientTls: readTls(settings, fleet, given, readFile, problems),
     given: given.filter((one) => one.section !== 'databases').map((one) => one.key),
   };
   problems.push(...checkTogether(config, given));
@@ -219,6 +222,27 @@ function readAuthFile(
     problems.push({ file, line, key: 'auth_file', text, level: 'warning' });
     return null;
   }
+}
+
+/** With an error when TLS is wanted and cannot be had: nobody must come in without it then. */
+function readTls(
+  settings: Settings,
+  fleet: FleetSettings,
+  given: readonly Given[],
+  readFile: ReadFile,
+  problems: Problem[],
+): ClientTlsFiles | null {
+  const { files, problem } = readClientTls(settings, fleet, readFile);
+  if (problem !== null) {
+    const { key, text } = problem;
+    const place = given.find((one) => one.section !== 'databases' && one.key === key);
+    const mode = given.find(
+      (one) => one.section === 'pgbouncer' && one.key === 'client_tls_sslmode',
+    );
+    const { file, line } = place ?? mode ?? { file: '', line: 0 };
+    problems.push({ file, line, key, text, level: 'error' });
+  }
+  return files;
 }
 
 function valuesOf(given: ReadonlyMap<string, Given>): Record<string, never> {

@@ -18,20 +18,9 @@ interface NotBuiltIn<Section, Key> {
 }
 
 export const NOT_BUILT: readonly Unbuilt[] = [
-  { section: 'pgbouncer', key: 'auth_dbname' },
   { section: 'pgbouncer', key: 'auth_hba_file' },
   { section: 'pgbouncer', key: 'auth_ident_file' },
   { section: 'pgbouncer', key: 'auth_ldap_options' },
-  { section: 'pgbouncer', key: 'auth_query' },
-  { section: 'pgbouncer', key: 'auth_user' },
-  { section: 'pgbouncer', key: 'client_tls13_ciphers' },
-  { section: 'pgbouncer', key: 'client_tls_ca_file' },
-  { section: 'pgbouncer', key: 'client_tls_cert_file' },
-  { section: 'pgbouncer', key: 'client_tls_ciphers' },
-  { section: 'pgbouncer', key: 'client_tls_dheparams' },
-  { section: 'pgbouncer', key: 'client_tls_ecdhcurve' },
-  { section: 'pgbouncer', key: 'client_tls_key_file' },
-  { section: 'pgbouncer', key: 'client_tls_protocols' },
   { section: 'pgbouncer', key: 'log_stats', actsAs: false },
   { section: 'pgbouncer', key: 'syslog' },
   { section: 'pgbouncer', key: 'syslog_facility' },
@@ -43,11 +32,7 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'pgbouncer', key: 'tcp_user_timeout' },
   // PgBouncer has this one on Windows only; elsewhere it stops the load.
   { section: 'pgbouncer', key: 'service_name' },
-  { section: 'databases', key: 'auth_dbname' },
-  { section: 'databases', key: 'auth_query' },
-  { section: 'databases', key: 'auth_user' },
   { section: 'fleet', key: 'balance_accepts', actsAs: false },
-  { section: 'fleet', key: 'client_tls_crl_file' },
   { section: 'fleet', key: 'elastic', actsAs: false },
   { section: 'fleet', key: 'http_listen', actsAs: '' },
   { section: 'fleet', key: 'log_format' },

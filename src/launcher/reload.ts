@@ -3,7 +3,7 @@ import type { Config } from '../config/config.ts';
 import { droppedLines } from '../config/diff.ts';
 import { formatProblem, loadConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
-import { SETTINGS } from '../config/schema.ts';
+import { readSetting, SETTINGS } from '../config/schema.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
 import { keepStartOnly, type Reloadable } from '../config/start-only.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
@@ -16,6 +16,7 @@ export type SetResult =
   | { readonly ok: true; readonly notice?: string }
   | { readonly ok: false; readonly text: string };
 
+const TLS_KEY = /_tls(?:13)?_/;
 const NOT_APPLIED = 'TLS settings could not be applied, still using old configuration';
 
 /** Brings a configuration to the workers, all or none; `Fleet.reload`. */
@@ -117,14 +118,20 @@ export class Reloader {
     const spec = SETTINGS.find((one) => one.key === key && !one.isWindowsOnly);
     if (spec === undefined) return { ok: false, text: `there is no setting ${key}` };
     if (!spec.changeable) return { ok: true };
-    const isTls = /_tls(?:13)?_/.test(key);
+    const isTls = TLS_KEY.test(key);
     const noted = isTls ? this.#noted : [];
     const overrides = new Map([...this.#overrides, ...noted, [key, text]]);
     const old = this.#config;
     const { load = loadConfig } = this.#options;
     const version = ++this.#version;
     const { config, problems } = load(this.#file, { version, texts: this.#texts, overrides });
-    if (config === null) return { ok: false, text: firstError(problems) ?? this.#file };
+    if (config === null) {
+      const errors = problems.filter(({ level }) => level === 'error');
+      const isNoted =
+        isTls && isReadable(key, text) && errors.every((one) => TLS_KEY.test(one.key));
+      if (isNoted) return this.#note(overrides, formatProblem(errors[0]!));
+      return { ok: false, text: firstError(problems) ?? this.#file };
+    }
     // The name that SHOW CONFIG has for the file in force is that of the start.
     const conffile = overrides.get('conffile') ?? old.settings.conffile;
     const named = Object.freeze({ ...config, settings: { ...config.settings, conffile } });
@@ -135,9 +142,15 @@ export class Reloader {
       if (isTls) this.#noted = new Map();
       return { ok: true };
     }
+    if (isTls) return this.#note(overrides, refusal);
     log.warning(refusal);
-    if (!isTls) return { ok: false, text: refusal };
-    this.#noted = new Map([...noted, [key, text]]);
+    return { ok: false, text: refusal };
+  }
+
+  /** What cannot be used yet is tried again with the next TLS setting. */
+  #note(overrides: ReadonlyMap<string, string>, why: string): SetResult {
+    log.warning(why);
+    this.#noted = new Map([...overrides].filter(([key]) => TLS_KEY.test(key)));
     return { ok: true, notice: NOT_APPLIED };
   }
 
@@ -212,6 +225,11 @@ export class Reloader {
       if (!known.has(text)) log.warning(text);
     }
   }
+}
+
+/** Whether the text is a value of the setting, taken by itself. */
+function isReadable(key: string, text: string): boolean {
+  return readSetting('pgbouncer', key, text)?.ok === true;
 }
 
 function firstError(problems: readonly Problem[]): string | null {

@@ -12,7 +12,8 @@ export interface IncomingHandlers {
    * how: `reason` is for its log. What it returns is called when the sender leaves before that.
    */
   onCancel(packet: Buffer, done: (reason: string) => void): () => void;
-  onRequest(request: unknown): unknown | Promise<unknown>;
+  /** A question of a sibling; `gone` says that it waits for the answer no more. */
+  onRequest(request: unknown, gone: AbortSignal): unknown | Promise<unknown>;
 }
 
 /**
@@ -73,14 +74,16 @@ export class Incoming {
     if (!reader.isOver) return;
     this.#isTaken = true;
     this.#socket.setTimeout(0);
-    this.#answer(reader).catch((error: unknown) => {
+    const gone = new AbortController();
+    this.#socket.on('close', () => gone.abort());
+    this.#answer(reader, gone.signal).catch((error: unknown) => {
       log.error(`mesh: answer failed: ${messageOf(error)}`);
       this.#socket.destroy();
     });
   }
 
-  async #answer(reader: FrameReader): Promise<void> {
-    const text = await this.#answerText(reader);
+  async #answer(reader: FrameReader, gone: AbortSignal): Promise<void> {
+    const text = await this.#answerText(reader, gone);
     if (this.#socket.destroyed) return;
     const frames =
       encodeFrames(text, MAX_ANSWER_BYTES) ??
@@ -92,11 +95,11 @@ export class Incoming {
     if (frames !== null) this.#socket.end(frames);
   }
 
-  async #answerText(reader: FrameReader): Promise<string> {
+  async #answerText(reader: FrameReader, gone: AbortSignal): Promise<string> {
     if (reader.text === null)
       return JSON.stringify({ error: `cannot read the request: it ${reader.problem}` });
     try {
-      const value = await this.#handlers.onRequest(JSON.parse(reader.text));
+      const value = await this.#handlers.onRequest(JSON.parse(reader.text), gone);
       return JSON.stringify({ value: value ?? null });
     } catch (error) {
       return JSON.stringify({ error: `failed: ${messageOf(error)}` });

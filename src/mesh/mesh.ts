@@ -155,9 +155,16 @@ export class Mesh {
   /**
    * Asks one sibling.
    *
+   * @param timeoutMs how long it may take, milliseconds; 0: for ever
+   * @param givenUp ends the question, which then fails; the sibling is told by the end of its connection
    * @throws MeshError naming the worker when it is gone, refuses, or is silent for `timeoutMs`
    */
-  request(workerId: number, payload: unknown, timeoutMs = REQUEST_TIMEOUT_MS): Promise<unknown> {
+  request(
+    workerId: number,
+    payload: unknown,
+    timeoutMs = REQUEST_TIMEOUT_MS,
+    givenUp?: AbortSignal,
+  ): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const fail = (what: string): void => reject(new MeshError(workerId, what));
       const frames = encodeFrames(JSON.stringify(payload ?? null), MAX_FRAME_BYTES);
@@ -173,6 +180,7 @@ export class Mesh {
             if (reader.isOver) outgoing.end(reader.problem);
           },
           onEnd: (problem) => {
+            givenUp?.removeEventListener('abort', giveUp);
             if (reader.text === null) return fail(problem ?? 'ended before it had answered');
             const answer = readAnswer(reader.text);
             if (answer === null) return fail('sent an answer that cannot be read');
@@ -181,6 +189,8 @@ export class Mesh {
           },
         },
       );
+      const giveUp = (): void => outgoing.end('was not waited for');
+      givenUp?.addEventListener('abort', giveUp);
     });
   }
 

@@ -86,6 +86,8 @@ export class Link {
   /** Nothing may be written any more: the socket has been told to end. */
   #isEnded = false;
   #isClosing = false;
+  /** A TLS handshake is under way: what is written now could never be sent. */
+  #isSecuring = false;
   #isClosed = false;
   #error: Error | null = null;
 
@@ -126,6 +128,24 @@ export class Link {
     this.#listen(socket);
   }
 
+  /**
+   * Puts the link on a TLS socket whose handshake begins. Until `endTls` nothing can be written, and a
+   * close is immediate.
+   */
+  beginTls(socket: Socket): void {
+    this.#isSecuring = true;
+    this.replaceSocket(socket);
+  }
+
+  get isSecuring(): boolean {
+    return this.#isSecuring;
+  }
+
+  /** The handshake is over. */
+  endTls(): void {
+    this.#isSecuring = false;
+  }
+
   /** Takes the socket out of the link's hands without touching the connection. */
   detach(): void {
     this.#isClosed = true;
@@ -135,7 +155,7 @@ export class Link {
 
   /** Copies bytes[start..end) behind what is already waiting to leave. */
   write(bytes: Uint8Array, start = 0, end = bytes.length): void {
-    if (this.#isClosed || this.#isEnded) return;
+    if (this.#isClosed || this.#isEnded || this.#isSecuring) return;
     if (!this.#isDirty) {
       this.#isDirty = true;
       flushLater(this);
@@ -235,6 +255,7 @@ export class Link {
   /** Sends what waits, for as long as `LINGER_MS`, then closes; nothing is read any more. */
   close(): void {
     if (this.#isClosed || this.#isClosing) return;
+    if (this.#isSecuring) return this.destroy();
     this.#send();
     this.#isEnded = true;
     this.#isClosing = true;

@@ -19,6 +19,11 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   /** Its login name. */
   readonly userName: string;
   pool: Pool | null;
+  /**
+   * The user that its servers log in as, whatever its database's entry says (a lookup of a name that
+   * is logging in, which the pooler makes itself); null: an ordinary client.
+   */
+  readonly serverUser: string | null;
   /** The server that it is linked to. */
   server: ServerConnection | null;
   /** It has been told that it may send queries. */

@@ -234,7 +234,9 @@ export class PoolSet {
     for (const pool of this.#livePoolsOf(database)) {
       if (isOtherUser) {
         // Its clients may belong to different pools now, or all to one.
-        this.#retire(pool, (client) => this.get(database, poolUserOf(entry, client.userName)));
+        this.#retire(pool, (client) =>
+          this.get(database, client.serverUser ?? poolUserOf(entry, client.userName)),
+        );
       }
       const plan = isOtherUser ? pool.plan : this.#plan(entry, pool.user);
       pool.reconfigure(this.#options, plan, this.#openerOf(entry));

@@ -35,6 +35,12 @@ import { Upkeep } from './upkeep.ts';
 
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
+/**
+ * Logins of one pool that may be in progress at a time, where PgBouncer has one after the other: a
+ * burst of clients need not wait for as many logins in a row, and PostgreSQL forks no crowd at once.
+ */
+const MAX_LOGINS_AT_A_TIME = 4;
+
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
@@ -534,7 +540,8 @@ export class Pool implements ServerOwner, ServerSource {
     while (this.waiting.size > this.tested.size && this.used.first !== null) {
       this.#check(this.used.first);
     }
-    if (this.waiting.size > this.tested.size) this.open();
+    // As is each that is logging in.
+    while (this.waiting.size > this.tested.size + this.opening.size) if (!this.open()) break;
     this.replication.serve();
   }
 
@@ -561,17 +568,29 @@ export class Pool implements ServerOwner, ServerSource {
   }
 
   /**
-   * Starts a connection attempt if the rules and the limits allow one; at most one is in progress.
+   * Starts a connection attempt if the rules and the limits allow one, and returns whether they do.
    * @param mayEvict an idle connection of another pool may be closed to make room below a limit
    */
-  open(mayEvict = true): void {
-    if (this.canAttempt && this.hasSlotFor(this.waiting.first, mayEvict)) this.start(this);
+  open(mayEvict = true): boolean {
+    if (!this.canAttempt || !this.hasSlotFor(this.waiting.first, mayEvict)) return false;
+    this.start(this);
+    return true;
   }
 
   /** Nothing but a limit stands against another connection attempt. */
   get canAttempt(): boolean {
-    if (this.opening.size > 0 || this.isPaused || this.isShuttingDown) return false;
+    if (this.opening.size >= this.#mostLogins || this.isPaused || this.isShuttingDown) return false;
     return !this.#hasLoginFailed || clock.now - this.#attemptAt >= this.plan.loginRetryMs;
+  }
+
+  /**
+   * A first login shows that logins succeed before there are several, and as of a failure they are
+   * tried one by one again. So are those of the reserve, each of which is for a client that has
+   * waited for long.
+   */
+  get #mostLogins(): number {
+    const isTried = this.welcome !== null && !this.#hasLoginFailed;
+    return isTried && this.hasRoom ? MAX_LOGINS_AT_A_TIME : 1;
   }
 
   /** Whether the limits allow one more connection, for the client that has waited longest or none. */
@@ -737,7 +756,13 @@ export class Pool implements ServerOwner, ServerSource {
     this.isShuttingDown = true;
     this.#successor = successor;
     this.plan = { ...this.plan, minSize: 0 };
-    if (successor === null) return;
+    if (successor === null) {
+      // Nobody but the pool knows of those, and their clients are no clients of this database.
+      for (const client of this.waiting) {
+        if (client.serverUser !== null) client.refuse('08P01', 'database removed');
+      }
+      return;
+    }
     for (const client of this.waiting) this.moveOn(client);
     this.replication.moveOn();
   }

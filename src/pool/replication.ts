@@ -97,14 +97,22 @@ export class ReplicationServers implements ServerSource {
   /** The slot of the next connection that comes free is for a client that waits here. */
   get claimsSlot(): boolean {
     const pool = this.#pool;
-    return this.isFirst && pool.canAttempt && pool.fullLimit !== null && !pool.isSlotComing;
+    return this.isFirst && this.#mayOpen && pool.fullLimit !== null && !pool.isSlotComing;
+  }
+
+  /**
+   * One after the other: a connection that is logging in may be for the client that has waited
+   * longest, which stays in the queue meanwhile.
+   */
+  get #mayOpen(): boolean {
+    return this.#pool.canAttempt && this.#pool.opening.size === 0;
   }
 
   /** Opens a connection for the client that has waited longest, or sees to it that a slot comes. */
   serve(): void {
     const client = this.waiting.first;
     const pool = this.#pool;
-    if (client === null || !pool.canAttempt) return;
+    if (client === null || !this.#mayOpen) return;
     if (pool.hasSlotFor(client, false)) {
       const link = new ReplicationLink(pool, client, () => this.#links.delete(link));
       this.#links.add(link);

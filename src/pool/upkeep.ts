@@ -163,7 +163,7 @@ export class Upkeep {
     }
     if (pool.clients > 0 || pool.total > 0) pool.lastUsed = clock.now;
     const isWanted = pool.clients > 0 || pool.database.entry.user !== null;
-    if (pool.connected + pool.opening.size < minSize && isWanted && pool.hasRoom) {
+    if (pool.connected < minSize && pool.opening.size === 0 && isWanted && pool.hasRoom) {
       pool.open(false);
     }
   }

@@ -13,11 +13,12 @@ import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import { describeTls } from '../tls/describe.ts';
-import { isTlsError, opensslText } from '../tls/handshake-error.ts';
+import { isTlsError } from '../tls/handshake-error.ts';
 import { clock } from '../util/clock.ts';
 import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
+import { opensslText } from '../util/openssl-error.ts';
 import { HEADER_BYTES, ServerMessage, TransactionStatus } from '../wire/codes.ts';
 import { decodeParameterStatus, decodeReport } from '../wire/decode.ts';
 import { CLOSE_COMPLETE, PARSE_COMPLETE, query, TERMINATE } from '../wire/encode.ts';
@@ -86,6 +87,8 @@ const MAX_PARAMETER_BYTES = 1 << 20;
 const MAX_TAG_BYTES = 20;
 /** A login message longer than this is refused; PostgreSQL's own are far smaller. */
 const MAX_LOGIN_MESSAGE_BYTES = 1 << 20;
+/** The same for an answer to a request of the pooler's own, which asks for a row or two. */
+const MAX_OWN_REPLY_BYTES = 1 << 20;
 const BARRIER_NAME_BYTES = 32;
 /** Header of a RowDescription, its count and the name of a barrier's column. */
 const BARRIER_KNOWN_BYTES = HEADER_BYTES + 2 + BARRIER_NAME_BYTES;
@@ -132,9 +135,18 @@ export interface ServerOwner {
   onGone(server: ServerConnection): void;
 }
 
+/** Takes one whole message, type byte at `start`; the bytes are not its own. */
+export type OwnReplyHandler = (type: number, bytes: Buffer, start: number, end: number) => void;
+
+/** What a server does with the link of its client. */
+export type ClientLink = Pick<
+  Link,
+  'write' | 'hold' | 'replay' | 'isHeld' | 'pause' | 'resume' | 'isFull'
+>;
+
 /** A linked client, as its server sees it. */
 export interface LinkedClient {
-  readonly link: Link;
+  readonly link: ClientLink;
   readonly tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly ptr: string;
@@ -204,6 +216,8 @@ export class ServerConnection
   /** Called at the ReadyForQuery that ends a query of the pooler's own. */
   #onOwnQueryDone: ((failed: boolean) => void) | null = null;
   #hasOwnQueryFailed = false;
+  /** Told each of the answers to requests of the pooler's own, but for the ReadyForQuery. */
+  #onOwnReply: OwnReplyHandler | null = null;
   #isConnected = false;
   /** The column of the barrier on its way. */
   #barrierName: Buffer | null = null;
@@ -353,6 +367,22 @@ export class ServerConnection
     this.#hasOwnQueryFailed = false;
     this.isReady = false;
     this.send(query(sql));
+  }
+
+  /**
+   * Sends requests of the pooler's own whose answers end in one ReadyForQuery.
+   * @param onReply told each answer but that one; it may close the connection, and is told no more
+   * @param done called at the ReadyForQuery
+   */
+  runOwnRequests(requests: Buffer, onReply: OwnReplyHandler, done: () => void): void {
+    if (this.#onOwnQueryDone !== null) throw new InvariantError('two own queries on one server');
+    this.#onOwnReply = onReply;
+    this.#onOwnQueryDone = () => {
+      this.#onOwnReply = null;
+      done();
+    };
+    this.isReady = false;
+    this.send(requests);
   }
 
   /** Inside a transaction block, failed or not, as of the last ReadyForQuery. */
@@ -507,7 +537,7 @@ export class ServerConnection
 
   onHeader(type: number, bytes: Buffer, at: number, total: number, end: number): Action {
     if (this.state === login) return this.#onLoginHeader(total);
-    if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total);
+    if (this.#onOwnQueryDone !== null) return this.#onOwnHeader(type, total, end - at);
     if (this.client === null) return this.#onUnlinkedHeader(type, total);
     switch (type) {
       case ServerMessage.DataRow:
@@ -689,6 +719,10 @@ export class ServerConnection
       this.close(BROKEN_PARAMETER);
       return;
     }
+    if (this.#onOwnReply !== null && type !== ServerMessage.ReadyForQuery) {
+      this.#onOwnReply(type, bytes, start, end);
+      return;
+    }
     if (type === ServerMessage.CommandComplete && isDeallocateAll(bytes, start, end - start)) {
       this.statements.clear();
       onUnreportedReset(this);
@@ -759,7 +793,12 @@ export class ServerConnection
     return total > MAX_LOGIN_MESSAGE_BYTES ? this.#broken('unknown pkt') : Action.take;
   }
 
-  #onOwnHeader(type: number, total: number): Action {
+  #onOwnHeader(type: number, total: number, available: number): Action {
+    if (this.#onOwnReply !== null) {
+      // What is read with the ReadyForQuery is no answer, and not for whoever gets the server next.
+      if (type === ServerMessage.ReadyForQuery) this.hasUnread = available > total;
+      else return total > MAX_OWN_REPLY_BYTES ? this.#broken('bad packet') : Action.take;
+    }
     switch (type) {
       case ServerMessage.ParameterStatus:
       case ServerMessage.ErrorResponse:

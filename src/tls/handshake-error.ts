@@ -1,7 +1,9 @@
+import { opensslText } from '../util/openssl-error.ts';
+
 /** What went wrong in TLS, in the words of PgBouncer's log. */
 
-/** OpenSSL's text, of which Node shows more: thread, function, source file and line. */
-const OPENSSL = /error:([0-9A-F]{8}):([^:]*):[^:]*:([^:\n]*)/;
+/** An error of OpenSSL's. */
+const OPENSSL = /error:[0-9A-F]{8}:/;
 
 /** What makes Node refuse a certificate itself, after OpenSSL's handshake. */
 const VERIFY_FAILED = 'error:0A000086:SSL routines::certificate verify failed';
@@ -9,12 +11,6 @@ const VERIFY_FAILED = 'error:0A000086:SSL routines::certificate verify failed';
 /** Reading or writing broke because of TLS, not of the connection under it. */
 export function isTlsError(error: Error | null): error is Error {
   return error !== null && OPENSSL.test(error.message);
-}
-
-/** `error:0A00010B:SSL routines::wrong version number`; other errors keep their own text. */
-export function opensslText(error: Error): string {
-  const found = OPENSSL.exec(error.message);
-  return found === null ? error.message : `error:${found[1]}:${found[2]}::${found[3]}`;
 }
 
 /**

@@ -8,14 +8,13 @@ import {
   type SecureContextOptions,
 } from 'node:tls';
 import type { FleetSettings, Settings } from '../config/schema.ts';
-import { cipherList } from '../config/tls-values.ts';
+import { cipherList, protocolOptions } from '../config/tls-values.ts';
 import { log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
-import { opensslText } from './handshake-error.ts';
+import { opensslText } from '../util/openssl-error.ts';
 import { checkServerName } from './server-name.ts';
 import { TlsSetupError } from './setup-error.ts';
 import { systemBundle } from './system-ca.ts';
-import { versionOptions } from './versions.ts';
 
 /** PostgreSQL's name in the handshake of direct TLS (PostgreSQL documentation, "SSL Session Encryption"). */
 export const ALPN = 'postgresql';
@@ -103,10 +102,7 @@ export class ServerTls {
   #build(): SecureContext {
     const settings = this.#settings;
     const { server_tls_ciphers, server_tls13_ciphers } = settings;
-    const options: SecureContextOptions = versionOptions(
-      'server_tls_protocols',
-      settings.server_tls_protocols,
-    );
+    const options: SecureContextOptions = protocolOptions(settings.server_tls_protocols);
     const ciphers = cipherList(server_tls_ciphers, server_tls13_ciphers);
     if (ciphers !== undefined) {
       options.ciphers = ciphers;

@@ -1,5 +1,6 @@
 import type { DescriptorRow } from '../admin/snapshot.ts';
 import { type ClientSession, ClientState } from '../client/client-session.ts';
+import { Link } from '../net/link.ts';
 import { descriptorOf } from '../net/sockets.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { TrackedNames, TrackedValues } from '../server/parameters.ts';
@@ -76,6 +77,8 @@ export function serverDescriptors(pool: Pool): DescriptorRow[] {
 }
 
 function serverDescriptor(pool: Pool, server: ServerConnection, place: number): DescriptorRow {
+  // What asks for secrets of users has none.
+  const clientLink = server.client?.link;
   return {
     fd: descriptorOf(server.link.socket),
     task: 'server',
@@ -85,7 +88,7 @@ function serverDescriptor(pool: Pool, server: ServerConnection, place: number): 
     addr: server.address,
     port: server.port,
     cancel: cancelNumber(server.cancelKey),
-    link: server.client === null ? 0 : descriptorOf(server.client.link.socket),
+    link: clientLink instanceof Link ? descriptorOf(clientLink.socket) : 0,
     ...valuesOf(pool.tracked, server.tracked),
   };
 }

@@ -2,6 +2,7 @@ import type { ClientRow, ServerRow, SocketRow } from '../admin/snapshot.ts';
 import type { CancelErrand } from '../cancel/cancel-errand.ts';
 import type { Canceller, CancelProgress } from '../cancel/canceller.ts';
 import { type ClientSession, ClientState } from '../client/client-session.ts';
+import { tlsText } from '../client/tls-start.ts';
 import { Pool } from '../pool/pool.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
 import { clock } from '../util/clock.ts';
@@ -125,7 +126,7 @@ function linkOfClient(session: ClientSession, listenPort: number): Omit<ClientRo
     ptr: session.ptr,
     link: session.server?.ptr ?? '',
     remote_pid: 0,
-    tls: tls === null ? '' : `${tls.version}/${tls.cipher}`,
+    tls: tls === null ? '' : tlsText(tls),
     application_name: session.applicationName,
     prepared_statements: session.statements.size,
     id: session.id,

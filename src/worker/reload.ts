@@ -1,10 +1,12 @@
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
+import { profileOf, type SecretProfile } from '../auth/secret-profile.ts';
 import { parseUserlist } from '../auth/userlist.ts';
 import type { Config } from '../config/config.ts';
 import { ConfigIndex } from '../config/effective.ts';
 import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
+import { ClientTls } from '../tls/client-tls.ts';
 import { ServerTls } from '../tls/server-tls.ts';
 import { TlsSetupError } from '../tls/setup-error.ts';
 import type { Worker } from './worker.ts';
@@ -13,7 +15,10 @@ import type { Worker } from './worker.ts';
 export interface BuiltConfig {
   readonly index: ConfigIndex;
   readonly secrets: ReadonlyMap<string, StoredSecret>;
+  /** What those are like. */
+  readonly profile: SecretProfile;
   readonly tls: ServerTls;
+  readonly clientTls: ClientTls;
 }
 
 /**
@@ -24,9 +29,11 @@ export interface BuiltConfig {
  */
 export function buildConfig(config: Config, running: BuiltConfig | null): BuiltConfig {
   const tls = new ServerTls(config.settings, config.fleet);
+  const clientTls = new ClientTls(config);
   const isSame = running !== null && running.index.config.authFileText === config.authFileText;
   const secrets = isSame ? running.secrets : readUsers(config);
-  return { index: new ConfigIndex(config), secrets, tls };
+  const profile = profileOf(secrets.values());
+  return { index: new ConfigIndex(config), secrets, profile, tls, clientTls };
 }
 
 function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {

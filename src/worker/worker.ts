@@ -1,6 +1,8 @@
 import type { Socket } from 'node:net';
 import { ConsoleFactory } from '../admin/console.ts';
+import { LearnedSecrets } from '../auth/learned-secrets.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
+import { areKeysOf } from '../auth/scram.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
 import {
   Canceller,
@@ -9,6 +11,7 @@ import {
   type CancelTimeouts,
 } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
+import { AuthQueries, authUserOf } from '../client/auth-queries.ts';
 import { ClientSession, ClientState } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
 import type { DatabaseEntry } from '../config/config.ts';
@@ -43,6 +46,7 @@ import { WorkerControl } from './control.ts';
 import { HostNames } from './host-names.ts';
 import { LauncherPort } from './launcher-port.ts';
 import { Listeners } from './listeners.ts';
+import { LoginSharing } from './login-sharing.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
 
@@ -81,7 +85,10 @@ export class Worker {
   /** For server connections opened from now on; openers keep this object. */
   readonly #openerOptions: { -readonly [K in keyof OpenerOptions]: OpenerOptions[K] };
   #poolOptions: PoolOptions;
-  readonly #passThrough = new PassThroughKeys();
+  readonly #passThrough = new PassThroughKeys((proved) => void this.#sharing.tell(proved));
+  readonly #learned = new LearnedSecrets();
+  readonly #queries: AuthQueries;
+  readonly #sharing: LoginSharing;
   readonly #entrySecrets = new EntrySecrets();
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
@@ -149,7 +156,23 @@ export class Worker {
         });
         return () => inTurn(giveUp);
       },
-      onRequest: (request) => this.#hostNames.takeNews(request) || console.answer(request),
+      onRequest: (request, gone) =>
+        this.#hostNames.takeNews(request) ||
+        (this.#sharing.answer(request, gone) ?? console.answer(request)),
+    });
+    this.#sharing = new LoginSharing({
+      mesh: () => this.#mesh,
+      keys: () => this.#passThrough,
+      queries: () => this.#queries,
+    });
+    this.#queries = new AuthQueries({
+      worker,
+      index: () => this.#index,
+      pools: () => this.#pools,
+      secretOf: (user) => this.#built.secrets.get(user),
+      learned: this.#learned,
+      holders: (entry, user) => poolShares(this.#index, entry, user, size).holders,
+      askWorker: (id, question, gone) => this.#sharing.askWorker(id, question, gone),
     });
     const indexNow = (): ConfigIndex => this.#index;
     this.#canceller = new Canceller({
@@ -198,6 +221,7 @@ export class Worker {
     });
     this.#context = {
       ...clientConfig(this.#index),
+      clientTls: this.#built.clientTls,
       tracked,
       registry,
       translator,
@@ -207,7 +231,8 @@ export class Worker {
       passThrough: this.#passThrough,
       console,
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
-      findUser: (user) => ({ kind: 'found', secret: this.#built.secrets.get(user) ?? null }),
+      secretProfile: () => this.#built.profile,
+      findUser: (user, entry, session) => this.#queries.find(user, entry, session),
       isShuttingDown: false,
       onCancelRequest: (packet, done) => this.#canceller.handle(packet, done),
       worker,
@@ -236,6 +261,7 @@ export class Worker {
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */
   async run(): Promise<void> {
     await this.#mesh.listen();
+    await this.#sharing.catchUp();
     this.#control.restore(this.#start.state);
     this.#pools.prepare();
     this.#timer = setInterval(() => inTurn(() => this.#tick()), TICK_MS);
@@ -264,11 +290,17 @@ export class Worker {
     const { index, tls, secrets } = built;
     const { settings } = index;
     inTurn(() => {
-      const context = Object.assign(this.#context, clientConfig(index));
+      const { clientTls } = built;
+      const context = Object.assign(this.#context, { ...clientConfig(index), clientTls });
       context.translator.limit = settings.max_prepared_statements;
       context.cancelKeys.peerId = settings.peer_id;
       context.admission.reconfigure(index);
-      this.#passThrough.retain((user) => secrets.get(user) ?? null);
+      this.#learned.retain((name, user) => !secrets.has(user) && this.#isAsked(name));
+      this.#passThrough.retain(({ user, keys }) => {
+        const secret = secrets.get(user);
+        if (secret === undefined) return this.#asksAtAll;
+        return secret.kind === 'scram' && areKeysOf(keys, secret.verifier);
+      });
       this.#entrySecrets.retain(index.config);
       this.#sockets = socketOptions(settings);
       this.#openerOptions.sockets = this.#sockets;
@@ -419,12 +451,26 @@ export class Worker {
     return true;
   }
 
+  /** Whether the secrets of names are asked for in a database, `pgbouncer` being the console. */
+  #isAsked(name: string): boolean {
+    const entry = name === 'pgbouncer' ? null : this.#index.database(name);
+    return (name === 'pgbouncer' || entry !== null) && authUserOf(this.#index, entry) !== null;
+  }
+
+  get #asksAtAll(): boolean {
+    const { databases, autoDatabase } = this.#index.config;
+    const entries = [null, autoDatabase, ...databases];
+    return entries.some((entry) => authUserOf(this.#index, entry) !== null);
+  }
+
   /** How the pool of `entry` and `user` logs in to its server. */
   #credentials(entry: DatabaseEntry, user: string): Credentials {
+    // The password of the line is that of its user; the pool of `auth_user` may be another's.
     const secret =
-      entry.user !== null && entry.password !== null
+      entry.user === user && entry.password !== null
         ? this.#entrySecrets.of(entry.password)
-        : (this.#built.secrets.get(user) ?? null);
+        : (this.#built.secrets.get(user) ??
+          (entry.user === null ? this.#learned.find(entry.name, user) : null));
     const clientKeys = secret === null ? null : this.#passThrough.find(user, secret);
     return { user, secret, clientKeys };
   }
@@ -451,8 +497,10 @@ export class Worker {
 
   #tickPools(now: number): void {
     this.#pools.tick(now);
+    this.#queries.tick(now);
     const loginMs = this.#index.settings.client_login_timeout * 1000;
     for (const session of this.sessions) {
+      if (session.giveUpLookup !== null) continue;
       if (session.state < ClientState.ready) {
         if (loginMs > 0 && now - session.connectedAt > loginMs) {
           session.fatal(

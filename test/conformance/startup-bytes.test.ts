@@ -99,7 +99,7 @@ const HEADERS: readonly Dialogue[] = [
     says: badHeader(Buffer.from('GET / HTTP/1.1')),
     bouncer: BUFFERS,
   },
-  ...['Q', 'p', '\u0016'].map((type) => ({
+  ...['Q', 'p', '\u0017'].map((type) => ({
     name: `a message '${escape(type)}' of 1 GB before the startup packet has a bad header`,
     steps: [word(type, 1 << 30)],
     says: badHeader(word(type, 1 << 30)),

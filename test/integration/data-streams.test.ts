@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { makeCerts } from '../support/certs.ts';
 import { bytesOf } from '../support/compare.ts';
 import {
   bind,
@@ -31,12 +32,13 @@ const ROW = 8_000;
 const ROWS = Math.ceil(STREAM_BYTES / ROW);
 const SELECT = `SELECT n, repeat(chr(97 + n % 26), ${ROW}) FROM (SELECT generate_series(1, ${ROWS}) AS n) AS s`;
 
-for (const [what, sql] of [
-  ['a result', SELECT],
-  ['a COPY', `COPY (${SELECT}) TO STDOUT`],
+for (const [what, sql, link] of [
+  ['a result', SELECT, 'clear'],
+  ['a COPY', `COPY (${SELECT}) TO STDOUT`, 'clear'],
+  ['a COPY over TLS', `COPY (${SELECT}) TO STDOUT`, 'tls'],
 ] as const) {
   test(`${what} of ${STREAM_BYTES / MEGABYTE} MB streams to a slow reader in constant memory`, async (t) => {
-    const { postgres, fleet } = await started(t);
+    const { postgres, fleet } = await started(t, link);
     const direct = await received(t, postgres, sql, false);
     const before = memory(fleet);
     const pooled = await received(t, fleet, sql, true);
@@ -55,43 +57,45 @@ test('one value of 96 MB streams to a slow reader without being collected', asyn
   assertFlat(t, fleet, before, 64 * 1024);
 });
 
-test(`a COPY of ${STREAM_BYTES / MEGABYTE} MB to a server that stalls is held back at its client`, async (t) => {
-  const { postgres, fleet } = await started(t);
-  await postgres.query('CREATE TABLE copied (v text)');
-  await postgres.query('GRANT ALL ON copied TO app');
-  const before = memory(fleet);
-  const client = await WireClient.login(fleet, { database: 'postgres' });
-  t.after(() => client.destroy());
-  client.send(query('COPY copied FROM STDIN'));
-  await client.until('G');
-  postgres.signal('SIGSTOP');
-  const line = Buffer.from(`${'c'.repeat(65_000)}\n`);
-  const lines = Math.ceil(STREAM_BYTES / line.length);
-  const block = copyData(line);
-  let sent = 0;
-  const isStuck = async (): Promise<boolean> => {
+for (const link of ['clear', 'tls'] as const) {
+  test(`a COPY of ${STREAM_BYTES / MEGABYTE} MB to a server that stalls is held back at its client (${link})`, async (t) => {
+    const { postgres, fleet } = await started(t, link);
+    await postgres.query('CREATE TABLE copied (v text)');
+    await postgres.query('GRANT ALL ON copied TO app');
+    const before = memory(fleet);
+    const client = await WireClient.login(fleet, { database: 'postgres' });
+    t.after(() => client.destroy());
+    client.send(query('COPY copied FROM STDIN'));
+    await client.until('G');
+    postgres.signal('SIGSTOP');
+    const line = Buffer.from(`${'c'.repeat(65_000)}\n`);
+    const lines = Math.ceil(STREAM_BYTES / line.length);
+    const block = copyData(line);
+    let sent = 0;
+    const isStuck = async (): Promise<boolean> => {
+      while (sent < lines) {
+        sent++;
+        if (!client.socket.write(block) && !(await drained(client, 500))) return true;
+      }
+      return false;
+    };
+    assert.ok(await isStuck(), 'the client is held back');
+    assert.ok(sent * block.length < 64 * MEGABYTE, `${sent} lines were taken`);
+    assertFlat(t, fleet, before);
+    postgres.signal('SIGCONT');
+    assert.ok(await drained(client, LONG_MS));
     while (sent < lines) {
       sent++;
-      if (!client.socket.write(block) && !(await drained(client, 500))) return true;
+      if (!client.socket.write(block)) assert.ok(await drained(client, 60_000));
     }
-    return false;
-  };
-  assert.ok(await isStuck(), 'the client is held back');
-  assert.ok(sent * block.length < 64 * MEGABYTE, `${sent} lines were taken`);
-  assertFlat(t, fleet, before);
-  postgres.signal('SIGCONT');
-  assert.ok(await drained(client, LONG_MS));
-  while (sent < lines) {
-    sent++;
-    if (!client.socket.write(block)) assert.ok(await drained(client, 60_000));
-  }
-  client.send(COPY_DONE);
-  assert.equal(typesOf(await client.untilReady(LONG_MS)), 'C Z:I');
-  const sums = await client.query('SELECT count(*), sum(length(v)) FROM copied', LONG_MS);
-  assert.deepEqual(textRows(sums), [[String(lines), String(lines * 65_000)]]);
-  assertFlat(t, fleet, before);
-  await client.end();
-});
+    client.send(COPY_DONE);
+    assert.equal(typesOf(await client.untilReady(LONG_MS)), 'C Z:I');
+    const sums = await client.query('SELECT count(*), sum(length(v)) FROM copied', LONG_MS);
+    assert.deepEqual(textRows(sums), [[String(lines), String(lines * 65_000)]]);
+    assertFlat(t, fleet, before);
+    await client.end();
+  });
+}
 
 test('parameters of 64 MB stream to the server without being collected', async (t) => {
   const { fleet } = await started(t);
@@ -109,12 +113,22 @@ test('parameters of 64 MB stream to the server without being collected', async (
   await client.end();
 });
 
+/** @param link how the servers are reached */
 async function started(
   t: TestContext,
+  link: 'clear' | 'tls' = 'clear',
 ): Promise<{ readonly postgres: TestPostgres; readonly fleet: TestPgfleet }> {
-  const postgres = await startPostgres();
+  const certs = link === 'tls' ? await makeCerts() : null;
+  const ssl = certs !== null && {
+    ssl: 'on',
+    ssl_cert_file: certs.file('server.crt'),
+    ssl_key_file: certs.file('server.key'),
+  };
+  const postgres = await startPostgres({ settings: { ...ssl } });
   t.after(() => postgres.dispose());
-  const fleet = await startPgfleet({ postgres, size: 2, settings: { default_pool_size: 4 } });
+  const server_tls_sslmode = link === 'tls' ? 'require' : 'disable';
+  const settings = { default_pool_size: 4, server_tls_sslmode };
+  const fleet = await startPgfleet({ postgres, size: 2, settings });
   t.after(() => fleet.stop());
   // Warm: what a worker loads and allocates once is not the stream's.
   for (let round = 0; round < 8; round++) {

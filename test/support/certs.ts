@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { access, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { cached } from './folders.ts';
@@ -11,22 +12,28 @@ export interface Certs {
 
 /**
  * `ca` signed everything but `other-ca`, and has `ca.crl`, which revokes `revoked`. `server` is for
- * localhost, 127.0.0.1 and ::1; `wrong-name` for db.example only. Clients' certificates carry their
+ * localhost, 127.0.0.1 and ::1; `wrong-name` for db.example only, `named` for localhost only, and
+ * `common` has no names but its common name, 127.0.0.1. Clients' certificates carry their
  * name as common name; `stranger` is one of `app`, signed by `other-ca`.
  */
-type CertFile =
+export type CertFile =
   | 'ca.crl'
   | `${'ca' | 'other-ca'}.crt`
-  | `${'server' | 'wrong-name' | 'app' | 'mallory' | 'revoked' | 'stranger'}.${'crt' | 'key'}`;
+  | `${'server' | 'wrong-name' | 'named' | 'common' | 'app' | 'mallory' | 'revoked' | 'stranger'}.${'crt' | 'key'}`;
 
 const LEAVES = [
   { name: 'server', subject: '/CN=localhost', ca: 'ca', alt: 'DNS:localhost,IP:127.0.0.1,IP:::1' },
   { name: 'wrong-name', subject: '/CN=db.example', ca: 'ca', alt: 'DNS:db.example' },
+  { name: 'named', subject: '/CN=x', ca: 'ca', alt: 'DNS:localhost' },
+  { name: 'common', subject: '/CN=127.0.0.1', ca: 'ca', alt: 'DNS:other.example' },
   { name: 'app', subject: '/O=Example/CN=app', ca: 'ca', alt: null },
   { name: 'mallory', subject: '/O=Example/CN=mallory', ca: 'ca', alt: null },
   { name: 'revoked', subject: '/O=Example/CN=app', ca: 'ca', alt: null },
   { name: 'stranger', subject: '/O=Example/CN=app', ca: 'other-ca', alt: null },
 ] as const;
+
+/** Part of the set's name, so that one made of other certificates is never used. */
+const LEAVES_HASH = createHash('sha1').update(JSON.stringify(LEAVES)).digest('hex').slice(0, 8);
 
 /** The reason to skip a case that needs certificates; null: they can be made. */
 export async function missingOpenssl(): Promise<string | null> {
@@ -41,7 +48,7 @@ export async function missingOpenssl(): Promise<string | null> {
 
 /** The set of certificates, made once a run by the `openssl` program. */
 export async function makeCerts(): Promise<Certs> {
-  const folder = await cached('certs', fill);
+  const folder = await cached(`certs-${LEAVES_HASH}`, fill);
   return { file: (name) => join(folder, name) };
 }
 

@@ -17,6 +17,7 @@ const config = {
   users: [],
   peers: [],
   authFileText: null,
+  clientTls: null,
   given: [],
 };
 const outputs = { stderr: true, logfile: config.settings.logfile, verbose: 0 };

@@ -107,6 +107,11 @@ export class WireClient {
     return new WireClient(socket);
   }
 
+  /** Speaks through a socket that is connected already. */
+  static over(socket: Socket): WireClient {
+    return new WireClient(socket);
+  }
+
   /** Connects and logs in. */
   static async login(address: Address, options: LoginOptions = {}): Promise<WireClient> {
     const client = await WireClient.connect(address);

@@ -77,6 +77,7 @@ export function config(fields: Partial<Config> = {}): Config {
     users: [],
     peers: [],
     authFileText: null,
+    clientTls: null,
     given: [],
     ...fields,
   };

@@ -5,6 +5,7 @@ import {
   type ClientAuthRequest,
   startClientAuth,
 } from '../../../src/auth/client-auth.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import type { ServerAuth, ServerAuthStep } from '../../../src/auth/server-auth.ts';
 
 export const FLEET_SECRET = Buffer.from('the secret that all workers share');
@@ -41,6 +42,8 @@ export function clientAuth(changes: AuthChanges): ClientAuth {
     connection: { isUnix: false, address: '127.0.0.1', tls: null },
     scramIterations: 4096,
     fleetSecret: FLEET_SECRET,
+    profile: profileOf([]),
+    isGone: () => false,
     random: seededRandom(1),
     ...others,
   });

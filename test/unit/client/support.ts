@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
 import type { CancelTarget } from '../../../src/cancel/canceller.ts';
 import { Admission } from '../../../src/client/admission.ts';
@@ -14,6 +15,7 @@ import { inTurn } from '../../../src/net/turn.ts';
 import { StatementRegistry } from '../../../src/prepared/registry.ts';
 import { StatementTranslator } from '../../../src/prepared/translator.ts';
 import { TrackedNames } from '../../../src/server/parameters.ts';
+import { ClientTls } from '../../../src/tls/client-tls.ts';
 import {
   reportFields,
   splitMessages,
@@ -130,6 +132,7 @@ export function clientWorld(
   );
   const context: ClientContext = {
     index,
+    clientTls: new ClientTls(index.config),
     tracked: new TrackedNames([]),
     registry,
     translator: new StatementTranslator(registry, 200),
@@ -147,6 +150,7 @@ export function clientWorld(
       },
     },
     fleetSecret: Buffer.alloc(32, 7),
+    secretProfile: () => profileOf(secrets.values()),
     findUser: (user) => ({ kind: 'found', secret: secrets.get(user) ?? null }),
     isShuttingDown: false,
     onCancelRequest: (packet, done) => {

@@ -258,7 +258,7 @@ test('each mistake stops the load with the words of PgBouncer and the true line'
     ],
     [
       '[pgbouncer]\nclient_tls_sslmode = prefer',
-      'E f:2: client_tls_sslmode: prefer is not supported yet by this version',
+      'E f:2: client_tls_sslmode: To allow TLS connections from clients, client_tls_key_file and client_tls_cert_file must be set.',
     ],
   ];
   for (const [text, expected] of rows) {
@@ -383,10 +383,6 @@ test('peers without an own id are a warning', () => {
 const NEWS: Record<string, string> = {
   autodb_idle_timeout: '5',
   balance_accepts: 'on',
-  client_tls13_ciphers: 'TLS_AES_128_GCM_SHA256',
-  client_tls_dheparams: 'none',
-  client_tls_ecdhcurve: 'none',
-  client_tls_protocols: 'tlsv1.3',
   dns_max_ttl: '5',
   dns_nxdomain_ttl: '5',
   dns_zone_check_period: '5',
@@ -433,6 +429,25 @@ test('a key set to what this version does anyway earns no warning', () => {
       '[fleet]\nelastic = off\nbalance_accepts = off\nhttp_listen =\npipeline_depth = 1\nlog_format = text\n' +
       '[databases]\na = session_leak=allow',
   );
+});
+
+test('direct TLS needs a mode that insists on TLS', () => {
+  for (const mode of ['disable', 'allow', 'prefer', 'require', 'verify-ca', 'verify-full']) {
+    const { config, lines } = load(
+      `[pgbouncer]\nserver_tls_sslmode = ${mode}\n[fleet]\nserver_tls_negotiation = direct`,
+    );
+    const isFirm = !['disable', 'allow', 'prefer'].includes(mode);
+    assert.equal(config !== null, isFirm, mode);
+    assert.deepEqual(
+      lines,
+      isFirm
+        ? []
+        : [
+            'E f:4: server_tls_negotiation: direct needs server_tls_sslmode = require, verify-ca or verify-full',
+          ],
+    );
+  }
+  clean('[pgbouncer]\n[fleet]\nserver_tls_negotiation = postgres');
 });
 
 test('a refused setting that a second header takes back is not refused', () => {

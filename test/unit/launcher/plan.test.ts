@@ -25,6 +25,7 @@ function config(databases: Partial<DatabaseEntry>[], authFileText: string | null
     users: [],
     peers: [],
     authFileText,
+    clientTls: null,
     given: [],
   };
 }

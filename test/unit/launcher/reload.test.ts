@@ -256,6 +256,19 @@ test('a TLS setting that cannot be used is noted until the others are there', as
   );
 });
 
+test('a TLS setting is noted too when the launcher itself finds that it cannot be used', async (t) => {
+  const { reloader, spread } = setUp(t, MAIN);
+  assert.deepEqual(await reloader.set('client_tls_sslmode', 'require'), {
+    ok: true,
+    notice: NOT_APPLIED,
+  });
+  assert.deepEqual(spread, []);
+  assert.equal(reloader.config.settings.client_tls_sslmode, 'disable');
+  const result = await reloader.set('client_tls_sslmode', 'sometimes');
+  assert.equal(result.ok, false);
+  assert.deepEqual(await reloader.set('client_tls_sslmode', 'disable'), OK);
+});
+
 test('any other setting that a worker refuses is refused', async (t) => {
   const { state, reloader } = setUp(t, MAIN);
   state.refusal = 'worker (pid 1): no';

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { Pool } from '../../../src/pool/pool.ts';
 import * as says from '../../support/server-messages.ts';
 import { FakeClient, withIdle, world } from './support.ts';
 
@@ -7,23 +8,81 @@ const eventsOf = (clients: readonly FakeClient[]) => clients.map(({ events }) =>
 
 // Opening
 
-test('at most one connection of a pool is being opened, however many clients wait', (t) => {
-  const given = world(t, 'default_pool_size = 5');
-  const pool = given.pool();
-  const clients = Array.from({ length: 8 }, () => new FakeClient(pool));
-  for (const client of clients) {
+/** Clients that ask one after the other and send something as soon as they have a server. */
+function asking(pool: Pool, count: number): FakeClient[] {
+  return Array.from({ length: count }, () => {
+    const client = new FakeClient(pool);
     client.act = () => client.send();
     client.ask();
-    assert.equal(pool.opening.size, 1);
-  }
-  for (let servers = 1; servers <= 5; servers++) {
-    assert.equal(given.opener().backends.length, servers);
-    given.opener().last.logIn();
-    // The next one begins at once, not at the next tick.
-    assert.equal(pool.opening.size, servers < 5 ? 1 : 0);
-    assert.equal(pool.total, Math.min(servers + 1, 5));
-  }
-  assert.deepEqual(eventsOf(clients), [...Array(5).fill('server'), ...Array(3).fill('')]);
+    return client;
+  });
+}
+
+test('until a login has succeeded there is one at a time, however many clients wait', (t) => {
+  const given = world(t, 'default_pool_size = 5');
+  const pool = given.pool();
+  const clients = asking(pool, 8);
+  assert.equal(pool.opening.size, 1);
+  given.opener().last.logIn();
+  assert.deepEqual(eventsOf(clients), ['server', ...Array(7).fill('')]);
+});
+
+test('several logins of a pool go on at a time, never above its size, for the longest waiting first', (t) => {
+  const given = world(t, 'default_pool_size = 7');
+  const pool = given.pool();
+  const clients = asking(pool, 9);
+  given.opener().last.logIn();
+  assert.equal(pool.opening.size, 4);
+  // Whichever comes first is for the client that has waited longest.
+  given.opener().backends[3]!.logIn();
+  assert.deepEqual(eventsOf(clients), ['server', 'server', ...Array(7).fill('')]);
+  assert.equal(pool.opening.size, 4);
+  given.opener().backends[1]!.logIn();
+  assert.equal(pool.opening.size, 4);
+  assert.equal(pool.total, 7);
+  for (const backend of given.opener().backends) if (!backend.server.hasLoggedIn) backend.logIn();
+  assert.equal(pool.opening.size, 0);
+  assert.deepEqual(eventsOf(clients), [...Array(7).fill('server'), '', '']);
+});
+
+test('no more logins are begun than clients wait for', (t) => {
+  const given = world(t, 'default_pool_size = 7');
+  const pool = given.pool();
+  const clients = asking(pool, 3);
+  given.opener().last.logIn();
+  assert.equal(pool.opening.size, 2);
+  clients[2]!.leave();
+  asking(pool, 1);
+  assert.equal(pool.opening.size, 2);
+});
+
+test('as of a failed login they are tried one by one again, each after server_login_retry', (t) => {
+  const given = world(t, 'default_pool_size = 7\nserver_login_retry = 5');
+  const pool = given.pool();
+  asking(pool, 6);
+  const { backends } = given.opener();
+  backends[0]!.logIn();
+  assert.equal(pool.opening.size, 4);
+  for (const backend of backends.slice(1)) backend.refuse('53300', 'too many connections');
+  assert.equal(pool.opening.size, 0);
+  given.time.pass(4000);
+  given.pools.tick(given.time.now);
+  assert.equal(pool.opening.size, 0);
+  given.time.pass(1001);
+  given.pools.tick(given.time.now);
+  assert.equal(pool.opening.size, 1);
+  backends.at(-1)!.logIn();
+  assert.equal(pool.opening.size, 4);
+});
+
+test('connections of the reserve are opened one after the other', (t) => {
+  const given = world(t, 'default_pool_size = 1\nreserve_pool_size = 3\nreserve_pool_timeout = 2');
+  const pool = given.pool();
+  asking(pool, 5);
+  given.opener().last.logIn();
+  given.time.pass(2001);
+  given.pools.tick(given.time.now);
+  assert.equal(pool.opening.size, 1);
 });
 
 test('the first login of a pool brings the welcome parameters, which later logins do not change', (t) => {

@@ -57,7 +57,10 @@ test('each worker opens no more than its share, and all of them no more than the
       client.act = () => client.send();
       client.ask();
     }
-    while (pool.opening.size > 0) given.opener().last.logIn();
+    while (pool.opening.size > 0) {
+      const { backends } = given.opener();
+      for (const backend of backends) if (!backend.server.hasLoggedIn) backend.logIn();
+    }
     const { held } = pool.database.budget;
     t.mock.restoreAll();
     return held;

@@ -201,6 +201,7 @@ export class FakeClient implements PoolClient {
   tracked: TrackedValues;
   readonly statements: ClientStatements;
   readonly events: string[] = [];
+  readonly serverUser: string | null = null;
   readonly userName = 'u';
   pool: Pool;
   /** Called when it is given a server after a wait. */
