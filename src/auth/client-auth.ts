@@ -1,7 +1,11 @@
 import { randomBytes } from 'node:crypto';
 import { InvariantError } from '../errors.ts';
+import { isCertified } from './cert.ts';
+import { ClientLdap } from './client-ldap.ts';
 import { ClientScram } from './client-scram.ts';
 import type { AuthStep, ClientAuth, ClientAuthRequest } from './client-step.ts';
+import { isMappedTo } from './ident-map.ts';
+import type { LoginMethod } from './login-method.ts';
 import { isSameText, MD5_SALT_BYTES, md5Answer, md5Secret } from './md5.ts';
 import { AuthCode, authRequest, decodePassword, MAX_AUTH_BYTES } from './messages.ts';
 import { spendDerivation, verifyPassword } from './scram.ts';
@@ -30,6 +34,16 @@ const TRUST_FAILED: AuthStep = {
   text: '"trust" authentication failed',
   detail: null,
 };
+const CERT_FAILED: AuthStep = {
+  kind: 'refused',
+  text: 'certificate authentication failed',
+  detail: null,
+};
+const PEER_FAILED: AuthStep = {
+  kind: 'refused',
+  text: 'unix socket login rejected',
+  detail: null,
+};
 /** A password that nobody has. */
 const NOBODYS = randomBytes(16);
 const REJECTED: AuthStep = { kind: 'refused', text: 'login rejected', detail: null };
@@ -53,11 +67,29 @@ export function startClientAuth(request: ClientAuthRequest): ClientAuth {
       return new ClientScram(request);
     case 'reject':
       return new Settled(REJECTED);
-    case 'cert':
-    case 'peer':
     case 'ldap':
-      throw new InvariantError(`method ${method.kind} passed the configuration's checks`);
+      return new ClientLdap(request, method.options);
+    case 'cert':
+      return new Settled(isCertificateRight(request, method) ? ACCEPTED : CERT_FAILED);
+    case 'peer':
+      return new Settled(isPeerRight(request, method) ? ACCEPTED : PEER_FAILED);
   }
+}
+
+/** As in PgBouncer a name that nobody has is not let in by a certificate of that name. */
+function isCertificateRight(
+  { user, secret, connection }: ClientAuthRequest,
+  method: Extract<LoginMethod, { kind: 'cert' }>,
+): boolean {
+  return secret !== null && isCertified(user, connection.tls, method);
+}
+
+function isPeerRight(
+  { user, secret, connection }: ClientAuthRequest,
+  { map }: Extract<LoginMethod, { kind: 'peer' }>,
+): boolean {
+  const { isUnix, osUser } = connection;
+  return secret !== null && isUnix && isMappedTo(user, map, (name) => name === osUser);
 }
 
 /**

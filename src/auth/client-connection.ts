@@ -5,6 +5,8 @@ export interface ClientConnection {
   readonly address: string;
   /** null: the connection is not encrypted. */
   readonly tls: TlsFacts | null;
+  /** Account of this system whose process the client is; null: that is not known. */
+  readonly osUser: string | null;
 }
 
 /** What is known of a finished TLS handshake with a client. */

@@ -23,6 +23,8 @@ export interface ClientAuthRequest {
   readonly isGone: () => boolean;
   /** Source of `n` unpredictable bytes. */
   readonly random: (n: number) => Buffer;
+  /** Finds out from an LDAP server whether a password is right; never rejects for what one says. */
+  readonly checkLdap: (options: string, user: string, password: Secret) => Promise<boolean>;
 }
 
 /** What the session does next. */

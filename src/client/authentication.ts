@@ -4,9 +4,12 @@ import type { LoginMethod } from '../auth/login-method.ts';
 import type { ScramKeys } from '../auth/scram.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { DatabaseEntry } from '../config/config.ts';
+import type { Settings } from '../config/schema.ts';
 import { log } from '../log/logger.ts';
+import type { Secret } from '../util/secret.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext, UserLookup } from './context.ts';
+import { after } from './login-wait.ts';
 import type { StartupRequest } from './startup-parameters.ts';
 import { tlsText } from './tls-start.ts';
 
@@ -16,6 +19,8 @@ const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as
 /** Who asks to come in, and for what. */
 export interface LoginRequest {
   readonly user: string;
+  /** As the client has sent it; the console is `pgbouncer`. */
+  readonly database: string;
   /** null: the console, or a database that nobody has heard of. */
   readonly entry: DatabaseEntry | null;
   readonly replication: StartupRequest['replication'];
@@ -51,6 +56,16 @@ export class Authentication {
     );
   }
 
+  /** Lets the pooler's own account in without a question. */
+  acceptOwner(): void {
+    const session = this.#session;
+    if (this.#context.index.settings.log_connections) {
+      session.info('pgbouncer access from unix socket');
+    }
+    this.#logAttempt();
+    this.#request.onAccepted();
+  }
+
   /** Takes the body of a PasswordMessage, whatever its kind. */
   onPassword(body: Buffer): void {
     // Only a held link can be before its question, and it brings no message.
@@ -64,19 +79,43 @@ export class Authentication {
     this.#secret = lookup.secret;
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    const { index, fleetSecret, secretProfile } = this.#context;
-    const { user } = this.#request;
     this.#logAttempt();
+    const method = this.#method();
+    if (method === null) return session.fatal('no authentication method is found');
+    if (method.kind === 'ldap' && (this.#request.entry?.auth_user ?? null) !== null) {
+      log.error(session.prefixed("LDAP can't be used together with database authentication"));
+      return session.fatal('bouncer config error');
+    }
+    const asksSystem = method.kind === 'peer' && session.isUnix;
+    const osUser = asksSystem ? this.#context.unixOwner.name() : null;
+    this.#after(osUser, (name) => this.#ask(method, name));
+  }
+
+  /** How the client is to prove its name; null: the HBA file has no rule for it. */
+  #method(): LoginMethod | null {
+    const { hba, index } = this.#context;
+    if (hba === null) return methodOf(index.settings);
+    const { database, user, replication } = this.#request;
+    const isPhysicalReplication = replication === 'physical';
+    return hba.methodFor({ connection: this.#session, database, user, isPhysicalReplication });
+  }
+
+  /** Sends the first question. */
+  #ask(method: LoginMethod, osUser: string | null): void {
+    const session = this.#session;
+    const { isUnix, address, tls } = session;
+    const { index, fleetSecret, secretProfile } = this.#context;
     this.#exchange = startClientAuth({
-      method: methodOf(index.settings.auth_type),
-      user,
-      secret: lookup.secret,
-      connection: { isUnix: session.isUnix, address: session.address, tls: session.tls },
+      method,
+      user: this.#request.user,
+      secret: this.#secret,
+      connection: { isUnix, address, tls, osUser },
       scramIterations: index.settings.scram_iterations,
       fleetSecret,
       profile: secretProfile(),
       isGone: () => session.isClosed,
       random: randomBytes,
+      checkLdap: (options, name, password) => this.#checkLdap(options, name, password),
     });
     this.#after(this.#exchange.begin(), (step) => this.#onStep(step));
   }
@@ -106,6 +145,7 @@ export class Authentication {
     } else {
       if (step.message !== null) session.link.write(step.message);
       if (step.clientKeys !== null) this.#rememberKeys(step.clientKeys);
+      if (step.password !== null) this.#rememberPassword(step.password);
       this.#request.onAccepted();
     }
   }
@@ -115,37 +155,41 @@ export class Authentication {
     this.#context.passThrough.remember(this.#session.userName, this.#secret, keys);
   }
 
-  /** Goes on with a value at once, or with a promised one when it is there and the client still is. */
-  #after<T>(value: T | Promise<T>, goOn: (value: T) => void): void {
-    if (!(value instanceof Promise)) {
-      goOn(value);
-      return;
-    }
+  /** The pool of a forced user is opened by that user's own password. */
+  #rememberPassword(password: Secret): void {
+    const { entry, user } = this.#request;
+    if (entry === null || entry.user !== null) return;
+    this.#context.provedPasswords.remember(entry.name, user, password);
+  }
+
+  /** A client that leaves meanwhile gives its place up. */
+  #checkLdap(options: string, user: string, password: Secret): Promise<boolean> {
     const session = this.#session;
-    session.link.hold();
-    value.then(
-      (result) => {
-        if (session.isClosed) return;
-        goOn(result);
-        if (!session.isClosed) session.link.replay();
-      },
-      (error: unknown) => {
-        log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
-        session.fatal('bouncer config error');
-      },
-    );
+    const aborter = new AbortController();
+    session.giveUpLogin = () => aborter.abort();
+    return this.#context.checkLdap(options, { user, password }, aborter.signal).finally(() => {
+      session.giveUpLogin = null;
+    });
+  }
+
+  #after<T>(value: T | Promise<T>, goOn: (value: T) => void): void {
+    after(this.#session, value, goOn);
   }
 }
 
-function methodOf(authType: string): LoginMethod {
-  switch (authType) {
+function methodOf({ auth_type, auth_ldap_options }: Settings): LoginMethod {
+  switch (auth_type) {
     case 'trust':
     case 'any':
     case 'plain':
     case 'md5':
     case 'scram-sha-256':
-      return { kind: authType };
+      return { kind: auth_type };
+    case 'cert':
+      return { kind: auth_type, map: null, clientname: 'any' };
+    case 'ldap':
+      return { kind: auth_type, options: auth_ldap_options ?? '' };
     default:
-      throw new Error(`auth_type ${authType} passed the configuration's checks`);
+      throw new Error(`auth_type ${auth_type} passed the configuration's checks`);
   }
 }

@@ -30,6 +30,7 @@ import {
 import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
+import { after } from './login-wait.ts';
 import { databaseIn, readStartup, type StartupRequest } from './startup-parameters.ts';
 import { HANDSHAKE_RECORD, refuseTls, startTls } from './tls-start.ts';
 
@@ -45,6 +46,8 @@ const YES = Buffer.from('S');
 const MAX_USER_BYTES = 128;
 /** Longest database name shown in an error. */
 const MAX_DATABASE_BYTES = 63;
+/** Login name of the pooler's own account, at the console. */
+const OWN_USER = 'pgbouncer';
 /** Names of the console's database. */
 const CONSOLE_DATABASES: ReadonlySet<string> = new Set(['pgbouncer', 'pgfleet']);
 
@@ -62,7 +65,8 @@ export class ClientLogin {
   #auth: Authentication | null = null;
   /** Setting whose limit this client exceeds, of its database or its user. */
   #exceeded: string | null = null;
-  #rights: 'admin' | 'stats' = 'stats';
+  /** At the console; null: none. */
+  #rights: 'admin' | 'stats' | null = null;
   /** There was a request for encryption. */
   #hasAsked = false;
 
@@ -285,7 +289,20 @@ export class ClientLogin {
     this.#authenticate(user, () => null);
   }
 
+  /** The pooler's own account may come in as `pgbouncer` without a password, by the Unix socket. */
   #onConsole(request: StartupRequest): void {
+    const session = this.#session;
+    if (!session.isUnix || request.user !== OWN_USER) return this.#askForConsole(request);
+    this.#stage = LoginStage.authenticating;
+    after(session, this.#context.unixOwner.isKnown(), (isOwn) => {
+      if (!isOwn) return this.#askForConsole(request);
+      session.identify('pgbouncer', OWN_USER);
+      this.#rights = 'admin';
+      this.#authentication(OWN_USER, () => null).acceptOwner();
+    });
+  }
+
+  #askForConsole(request: StartupRequest): void {
     const session = this.#session;
     const { adminUsers, statsUsers, admission } = this.#context;
     const { user } = request;
@@ -297,7 +314,7 @@ export class ClientLogin {
       if (exceeded !== null) return session.fatal(`client connections exceeded (${exceeded})`);
       session.admit();
     }
-    if (isAdmin) this.#rights = 'admin';
+    if (isAdmin || isStats) this.#rights = isAdmin ? 'admin' : 'stats';
     // A name that nobody has goes on, and fails like a wrong password.
     this.#authenticate(user, (secret) =>
       isAdmin || isStats || secret === null ? null : 'not allowed',
@@ -306,14 +323,21 @@ export class ClientLogin {
 
   #authenticate(user: string, onFound: LoginRequest['onFound']): void {
     this.#stage = LoginStage.authenticating;
-    this.#auth = new Authentication(this.#session, this.#context, {
+    this.#auth = this.#authentication(user, onFound);
+    this.#auth.begin();
+  }
+
+  #authentication(user: string, onFound: LoginRequest['onFound']): Authentication {
+    const request = this.#request!;
+    const isConsole = this.#session.databaseName === 'pgbouncer';
+    return new Authentication(this.#session, this.#context, {
       user,
+      database: isConsole ? 'pgbouncer' : request.database || request.user,
       entry: this.#entry,
-      replication: this.#request!.replication,
+      replication: request.replication,
       onFound,
       onAccepted: () => this.#onAuthenticated(),
     });
-    this.#auth.begin();
   }
 
   #onAuthenticated(): void {
@@ -407,6 +431,8 @@ export class ClientLogin {
     const session = this.#session;
     const { tracked, index, cancelKeys, console } = this.#context;
     const { link } = session;
+    // Such a name needs no entry in a file to be proved (`ldap`).
+    if (this.#rights === null) return session.fatal('not allowed');
     const given = this.#request!.tracked;
     const backend = console.open(
       {

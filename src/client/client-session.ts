@@ -31,6 +31,7 @@ import {
 } from '../wire/encode.ts';
 import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
+import type { ClientOrigin } from './client-origin.ts';
 import type { ClientContext } from './context.ts';
 import { FAILING_PARSE, FAILING_QUERY, LEAK_TEXTS, REFUSALS } from './leak-refusals.ts';
 import { leaksInMessage } from './leaks-in-message.ts';
@@ -65,6 +66,9 @@ const MAX_SCANNED_BYTES = 1 << 18;
 /** Longest message to the console. */
 const MAX_CONSOLE_BYTES = 1 << 20;
 
+/** The kind of socket that a client has come in by. */
+export type SocketKind = 'tcp' | 'unix';
+
 export class ClientSession implements LinkHandler, FrameSink, PoolClient, CancelTarget {
   listPrev: PoolClient | null = null;
   listNext: PoolClient | null = null;
@@ -84,6 +88,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   cancelKey: Buffer = Buffer.alloc(0);
   /** Set while a cancel request that this connection brought is on its way. */
   giveUpCancel: (() => void) | null = null;
+  /** Set while another service is asked whether the client may come in. */
+  giveUpLogin: (() => void) | null = null;
   /** Set while its name is looked up, which has time limits of its own. */
   giveUpLookup: (() => void) | null = null;
   queryStart = 0;
@@ -98,11 +104,14 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   visited: readonly number[] = [];
   /** Set once a TLS handshake is over. */
   tls: TlsFacts | null = null;
+  /** Set when another worker has its TLS. */
+  origin: ClientOrigin | null = null;
   databaseName = '';
   userName = '';
   readonly statements: ClientStatements;
   readonly #context: ClientContext;
   #link: Link | null = null;
+  #kind: SocketKind = 'tcp';
   #address = '';
   #port = 0;
   #login: ClientLogin | null;
@@ -134,11 +143,29 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.#link!;
   }
 
-  /** Gives the session its socket; called once. `listenPort` stands for the port of Unix clients. */
-  attach(link: Link, listenPort: number): void {
+  /**
+   * Gives the session its socket; called once. `kind` is that of the listening socket: a TCP client
+   * that is gone again has no address either, and must not be taken for one of the Unix socket.
+   * `listenPort` stands for the port of Unix clients.
+   * @param origin where the client has come from, if that is another place than the socket's
+   */
+  attach(
+    link: Link,
+    listenPort: number,
+    kind: SocketKind,
+    origin: ClientOrigin | null = null,
+  ): void {
     this.#link = link;
+    this.#kind = kind;
+    this.origin = origin;
+    if (origin !== null) {
+      this.#address = origin.address;
+      this.#port = origin.port;
+      this.tls = origin.tls;
+      return;
+    }
     const { remoteAddress, remotePort } = link.socket;
-    this.#address = remoteAddress === undefined ? 'unix' : remoteAddress.replace(/^::ffff:/, '');
+    this.#address = kind === 'unix' ? 'unix' : (remoteAddress ?? '').replace(/^::ffff:/, '');
     this.#port = remotePort ?? listenPort;
   }
 
@@ -151,7 +178,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   get isUnix(): boolean {
-    return this.#address === 'unix';
+    return this.#kind === 'unix';
   }
 
   get isWelcomed(): boolean {
@@ -311,6 +338,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     if (this.#admitted) this.#context.admission.leave(this.databaseName, this.userName);
     this.#backend?.onClose();
     this.giveUpCancel?.();
+    this.giveUpLogin?.();
     this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();

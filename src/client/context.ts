@@ -1,4 +1,6 @@
+import { HbaRules } from '../auth/hba.ts';
 import type { PassThroughKeys } from '../auth/pass-through.ts';
+import type { ProvedPasswords } from '../auth/proved-passwords.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import type { SecretProfile } from '../auth/secret-profile.ts';
 import type { CancelKeys } from '../cancel/cancel-keys.ts';
@@ -11,9 +13,11 @@ import type { StatementRegistry } from '../prepared/registry.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
 import type { TrackedNames } from '../server/parameters.ts';
 import type { ClientTls } from '../tls/client-tls.ts';
+import type { Secret } from '../util/secret.ts';
 import type { Admission } from './admission.ts';
 import type { ClientSession } from './client-session.ts';
 import type { LocalBackendFactory } from './local-backend.ts';
+import type { UnixOwner } from './unix-owner.ts';
 
 /** What is known of a login name. */
 export type UserLookup =
@@ -31,6 +35,8 @@ export interface ClientConfig {
   ignoredParameters: ReadonlySet<string>;
   adminUsers: ReadonlySet<string>;
   statsUsers: ReadonlySet<string>;
+  /** Null where `auth_type` is not `hba`. */
+  hba: HbaRules | null;
 }
 
 /** What a configuration says about clients. */
@@ -41,6 +47,7 @@ export function clientConfig(index: ConfigIndex): ClientConfig {
     ignoredParameters: new Set(splitNames(ignore_startup_parameters)),
     adminUsers: new Set(splitNames(admin_users)),
     statsUsers: new Set(splitNames(stats_users)),
+    hba: index.config.hba === null ? null : new HbaRules(index.config.hba),
   };
 }
 
@@ -55,7 +62,9 @@ export interface ClientContext extends ClientConfig {
   readonly admission: Admission;
   readonly cancelKeys: CancelKeys<CancelTarget>;
   readonly passThrough: PassThroughKeys;
+  readonly provedPasswords: ProvedPasswords;
   readonly console: LocalBackendFactory;
+  readonly unixOwner: Pick<UnixOwner, 'name' | 'isKnown'>;
   /** Shared by all workers; salts of imitation logins are made from it. */
   readonly fleetSecret: Buffer;
   /** What the secrets of `auth_file` are like, for imitation logins. */
@@ -69,6 +78,12 @@ export interface ClientContext extends ClientConfig {
     entry: DatabaseEntry | null,
     session: ClientSession,
   ): UserLookup | Promise<UserLookup>;
+  /** Whether LDAP says that the password is right; `signal`: the client has left. Never rejects. */
+  checkLdap(
+    options: string,
+    claim: { readonly user: string; readonly password: Secret },
+    signal: AbortSignal,
+  ): Promise<boolean>;
   /** New logins are refused: the fleet is shutting down. */
   isShuttingDown: boolean;
   /**

@@ -7,7 +7,9 @@
  * string and null where it has none.
  */
 
+import type { AuthUser } from './auth-file.ts';
 import type { ClientTlsFiles } from './client-tls.ts';
+import type { HbaConfig } from './hba-rules.ts';
 import type { FleetSettings, Settings } from './schema.ts';
 
 export type PoolMode = 'session' | 'transaction' | 'statement';
@@ -85,8 +87,10 @@ export interface Config {
   readonly autoDatabase: DatabaseEntry | null;
   readonly users: readonly UserEntry[];
   readonly peers: readonly PeerEntry[];
-  /** Content of `auth_file` as the launcher read it; null when none is set or it could not be read. */
-  readonly authFileText: string | null;
+  /** Users of `auth_file` as the launcher read it; null when none is set or it could not be read. */
+  readonly authUsers: readonly AuthUser[] | null;
+  /** What `auth_hba_file` and `auth_ident_file` say; null where `auth_type` is not `hba`. */
+  readonly hba: HbaConfig | null;
   /** What the files of TLS towards clients hold; null: `client_tls_sslmode` is `disable`. */
   readonly clientTls: ClientTlsFiles | null;
   /** Keys of `[pgbouncer]` and `[fleet]` that the file itself sets. */

@@ -1,6 +1,7 @@
 /** What no value shows by itself: settings that this version cannot honour, or that need each other. */
 
 import type { Config } from './config.ts';
+import { checkLdap } from './ldap-checks.ts';
 import { NOT_BUILT, type Unbuilt } from './not-built.ts';
 import type { Problem } from './problem.ts';
 import {
@@ -27,15 +28,6 @@ interface Refusal {
   readonly why: string;
 }
 
-const NOT_YET = 'is not supported yet by this version';
-
-/** Settings that decide who gets in. To ignore one would open a door, so each stops the start. */
-const notYetSecurity: readonly Refusal[] = [
-  { key: 'auth_type', values: ['cert'], why: NOT_YET },
-  { key: 'auth_type', values: ['hba'], why: NOT_YET },
-  { key: 'auth_type', values: ['ldap'], why: NOT_YET },
-];
-
 /** Node has no way to PAM. */
 const neverSecurity: readonly Refusal[] = [
   {
@@ -48,7 +40,7 @@ const neverSecurity: readonly Refusal[] = [
 /** Errors for settings that must not be ignored, one warning for each other key without effect. */
 export function checkHonoured(given: readonly Given[]): Problem[] {
   const problems: Problem[] = [];
-  for (const { key, values, why } of [...neverSecurity, ...notYetSecurity]) {
+  for (const { key, values, why } of neverSecurity) {
     const refused = given.find(
       (one) => one.section === 'pgbouncer' && one.key === key && values.includes(`${one.value}`),
     );
@@ -73,7 +65,24 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
 
 /** Settings that need another, or are no use without it. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
-  return [...checkDirectTls(config, given), ...checkPeers(config, given)];
+  return [
+    ...checkCert(config.settings, given),
+    ...checkDirectTls(config, given),
+    ...checkPeers(config, given),
+    ...checkLdap(config.settings, given),
+  ];
+}
+
+/** As in PgBouncer; the method `cert` of an HBA line has no such check, and lets nobody in then. */
+function checkCert(settings: Settings, given: readonly Given[]): Problem[] {
+  const own = given.find((one) => one.section === 'pgbouncer' && one.key === 'auth_type');
+  if (settings.auth_type !== 'cert' || own === undefined) return [];
+  const texts: string[] = [];
+  if (settings.client_tls_sslmode !== 'verify-full') {
+    texts.push('auth_type=cert requires client_tls_sslmode=SSLMODE_VERIFY_FULL');
+  }
+  if (settings.client_tls_ca_file === '') texts.push('auth_type=cert requires client_tls_ca_file');
+  return texts.map((text) => problemAt(own, text, 'error'));
 }
 
 /** As libpq has it: a handshake that begins at once cannot be a wish, for nothing is left to fall back to. */

@@ -4,13 +4,16 @@
  * error is enough for no snapshot, so a reload never leaves a half-applied file, as PgBouncer's can.
  */
 
-import { readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { resolve } from 'node:path';
+import { readAuthFiles } from './auth-files.ts';
 import { type ClientTlsFiles, readClientTls } from './client-tls.ts';
 import type { Config, DatabaseEntry, PeerEntry, UserEntry } from './config.ts';
 import { checkHonoured, checkTogether, type Given } from './cross-checks.ts';
 import { CONSOLE_NAMES, type Parsed, parseDatabase, parsePeer, parseUser } from './entries.ts';
-import { osErrorText, type Problem } from './problem.ts';
+import { type FileReads, noted } from './file-reads.ts';
+import type { Problem } from './problem.ts';
+import { readText } from './read-text.ts';
 import { type EntryEvent, type ReadFile, type SectionEvent, scanConfig } from './scanner.ts';
 import {
   defaultFleetSettings,
@@ -26,10 +29,12 @@ export { formatProblem } from './problem.ts';
 export interface LoadOptions {
   /** Returns a file's text, or throws the operating system's error. */
   readonly readFile?: ReadFile;
+  /** Returns the names of what is in a folder, or throws the operating system's error. */
+  readonly listFolder?: (path: string) => readonly string[];
   /** Becomes `config.version`. */
   readonly version?: number;
-  /** `texts` of an earlier load: those files are not read again. */
-  readonly texts?: ReadonlyMap<string, string>;
+  /** What an earlier load has read, and this one does not read again. */
+  readonly known?: FileReads;
   /** Settings of `[pgbouncer]` that hold whatever the files say, by key. */
   readonly overrides?: ReadonlyMap<string, string>;
 }
@@ -38,8 +43,7 @@ export interface LoadResult {
   /** Null when at least one problem is an error. */
   readonly config: Config | null;
   readonly problems: readonly Problem[];
-  /** What the files said that were read, by absolute path. */
-  readonly texts: ReadonlyMap<string, string>;
+  readonly reads: FileReads;
 }
 
 const SECTIONS: readonly string[] = ['pgbouncer', 'databases', 'users', 'peers', 'fleet'];
@@ -47,13 +51,11 @@ const STICKY = new Set<string>(SETTINGS.filter((spec) => spec.isSticky).map((spe
 
 /** Reads and checks `file`; relative paths, also those of `%include`, start at the working directory. */
 export function loadConfig(file: string, options: LoadOptions = {}): LoadResult {
-  const texts = new Map<string, string>();
-  const readAnew = options.readFile ?? ((path) => readFileSync(path, 'utf8'));
-  const readFile: ReadFile = (path) => {
-    const text = options.texts?.get(resolve(path)) ?? readAnew(path);
-    texts.set(resolve(path), text);
-    return text;
-  };
+  const { readFile, listFolder, reads } = noted(
+    options.readFile ?? readText,
+    options.listFolder ?? ((path) => readdirSync(path)),
+    options.known,
+  );
   const draft = new Draft();
   for (const event of scanConfig(file, readFile)) {
     if (event.kind === 'problem') draft.problems.push(event.problem);
@@ -82,13 +84,13 @@ export function loadConfig(file: string, options: LoadOptions = {}): LoadResult 
     autoDatabase: draft.databases.get('*') ?? null,
     users: [...draft.users.values()],
     peers: [...draft.peers.values()],
-    authFileText: readAuthFile(settings, given, readFile, problems),
+    ...readAuthFiles(settings, given, { readFile, listFolder }, problems),
     clientTls: readTls(settings, fleet, given, readFile, problems),
     given: given.filter((one) => one.section !== 'databases').map((one) => one.key),
   };
   problems.push(...checkTogether(config, given));
   const hasError = problems.some((problem) => problem.level === 'error');
-  return { config: hasError ? null : deepFreeze(config), problems, texts };
+  return { config: hasError ? null : deepFreeze(config), problems, reads };
 }
 
 /** What the file has said so far. */
@@ -200,27 +202,6 @@ class Draft {
 
   #report(at: SectionEvent | EntryEvent, key: string, text: string, level: Problem['level']): void {
     this.problems.push({ file: at.file, line: at.line, key, text, level });
-  }
-}
-
-/** Null when none is wanted, or with a warning when it cannot be read: the start goes on, as in PgBouncer. */
-function readAuthFile(
-  settings: Settings,
-  given: readonly Given[],
-  readFile: ReadFile,
-  problems: Problem[],
-): string | null {
-  const path = settings.auth_file;
-  if (path === null || path === '') return null;
-  if (settings.auth_type === 'any' || settings.auth_type === 'pam') return null;
-  try {
-    return readFile(path);
-  } catch (error) {
-    const text = `could not open auth_file ${path}: ${osErrorText(error)}`;
-    const place = given.find((one) => one.section === 'pgbouncer' && one.key === 'auth_file');
-    const { file, line } = place ?? { file: '', line: 0 };
-    problems.push({ file, line, key: 'auth_file', text, level: 'warning' });
-    return null;
   }
 }
 

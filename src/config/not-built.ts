@@ -18,9 +18,6 @@ interface NotBuiltIn<Section, Key> {
 }
 
 export const NOT_BUILT: readonly Unbuilt[] = [
-  { section: 'pgbouncer', key: 'auth_hba_file' },
-  { section: 'pgbouncer', key: 'auth_ident_file' },
-  { section: 'pgbouncer', key: 'auth_ldap_options' },
   { section: 'pgbouncer', key: 'log_stats', actsAs: false },
   { section: 'pgbouncer', key: 'syslog' },
   { section: 'pgbouncer', key: 'syslog_facility' },

@@ -3,6 +3,8 @@
  * syntax. Each function returns null for a text that is none of its kind.
  */
 
+import { isIP } from 'node:net';
+
 const INT_MIN = -(2 ** 31);
 const INT_MAX = 2 ** 31 - 1;
 const UINT_MAX = 2 ** 32 - 1;
@@ -70,6 +72,11 @@ export function splitCommas(text: string): string[] {
     .split(',')
     .map((item) => item.replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/g, ''))
     .filter((item) => item !== '');
+}
+
+/** Whether a host is this machine and no network is between. */
+export function isLoopback(host: string): boolean {
+  return isIP(host) === 4 ? host.startsWith('127.') : host === '::1' || host === 'localhost';
 }
 
 /** Items between commas or blanks (`admin_users`, `stats_users`, `ignore_startup_parameters`). */

@@ -30,6 +30,24 @@ const handoffSchema = z.object({
   /** The StartupMessage and all else that was read from the client so far, base64. */
   received: z.string(),
   socketKind: z.enum(['tcp', 'unix']),
+  /**
+   * Set when the socket is no client's but leads to the worker that has the client's TLS: what that
+   * one knows of the client. Bytes are base64.
+   */
+  client: z
+    .object({
+      address: z.string(),
+      port: z.number().int(),
+      localAddress: z.string(),
+      localPort: z.number().int(),
+      tls: z.object({
+        version: z.string(),
+        cipher: z.string(),
+        certificate: z.string().nullable(),
+        endPoint: z.string().nullable(),
+      }),
+    })
+    .nullable(),
 });
 export type Handoff = z.infer<typeof handoffSchema>;
 

@@ -1,4 +1,5 @@
 import type { Config } from '../config/config.ts';
+import type { FileReads } from '../config/file-reads.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
 import { ConfigError } from '../errors.ts';
 import type { StopMode } from '../ipc/control.ts';
@@ -20,8 +21,8 @@ const GENERATION = 1;
 
 export interface LauncherOptions {
   readonly config: Config;
-  /** What the files of the configuration said; default: they are read again by SET. */
-  readonly texts?: ReadonlyMap<string, string>;
+  /** What its load has read; default: SET reads it again. */
+  readonly reads?: FileReads;
   /** Path of the configuration file without links, which names the fleet's runtime folder. */
   readonly realFile: string;
   /** Where the workers log; the launcher's own log is set up by its caller. */
@@ -177,7 +178,7 @@ export class Launcher {
   }
 
   async #startWorkers(): Promise<boolean> {
-    const { config, texts, log: outputs, workerMain = workerMainPath() } = this.#options;
+    const { config, reads, log: outputs, workerMain = workerMainPath() } = this.#options;
     this.#fleet = new Fleet({
       config,
       size: fleetSize(config.fleet.size),
@@ -193,7 +194,7 @@ export class Launcher {
     const fleet = this.#fleet;
     this.#reloader = new Reloader({
       config,
-      ...(texts === undefined ? {} : { texts }),
+      ...(reads === undefined ? {} : { reads }),
       size: fleetSize(config.fleet.size),
       outputsOf:
         this.#options.outputsOf ?? ((next) => ({ ...outputs, logfile: next.settings.logfile })),

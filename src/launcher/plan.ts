@@ -19,20 +19,13 @@ export function fleetSize(size: Config['fleet']['size']): number {
 export function expectedFds(config: Config): number {
   const { settings, databases } = config;
   const users = new Set(config.users.map((user) => user.name));
-  for (const name of userNames(config.authFileText ?? '')) users.add(name);
+  for (const { name } of config.authUsers ?? []) users.add(name);
   let fds = settings.max_client_conn + OWN_FDS;
   for (const database of databases) {
     const poolSize = database.pool_size ?? settings.default_pool_size;
     fds += poolSize * (database.user === null ? users.size : 1);
   }
   return fds;
-}
-
-/** User names in an `auth_file`: the first quoted word of a line, `""` standing for a quote. */
-function userNames(authFileText: string): string[] {
-  return Array.from(authFileText.matchAll(/^\s*"((?:[^"\n]|"")*)"/gm), (match) =>
-    match[1]!.replaceAll('""', '"'),
-  );
 }
 
 /** Soft and hard limit of open descriptors, as the kernel words them; null where it does not tell. */

@@ -1,6 +1,7 @@
 import { closeSync, openSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import { droppedLines } from '../config/diff.ts';
+import type { FileReads } from '../config/file-reads.ts';
 import { formatProblem, loadConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
 import { readSetting, SETTINGS } from '../config/schema.ts';
@@ -29,8 +30,8 @@ type Spread = (
 export interface ReloaderOptions {
   /** The configuration that the fleet was started with. */
   readonly config: Config;
-  /** What its files said; default: they are read again when a single setting changes. */
-  readonly texts?: ReadonlyMap<string, string>;
+  /** What its load has read; default: it is read again when a single setting changes. */
+  readonly reads?: FileReads;
   /** Number of workers. */
   readonly size: number;
   /** Where a fleet with this configuration logs. */
@@ -43,7 +44,7 @@ export interface ReloaderOptions {
 
 /** What a reload has read. */
 interface Read extends Reloadable {
-  readonly texts: ReadonlyMap<string, string>;
+  readonly reads: FileReads;
   readonly file: string;
 }
 
@@ -61,8 +62,8 @@ export class Reloader {
   #last: Promise<void> | null = null;
   /** A reload that waits for its turn. */
   #next: Promise<ReloadResult> | null = null;
-  /** What the files of the configuration in force said, and the main one's path. */
-  #texts: ReadonlyMap<string, string>;
+  /** What the load of the configuration in force has read, and the main file's path. */
+  #reads: FileReads | undefined;
   #file: string;
   /** Settings in force that were set one by one since the files were read, by key. */
   #overrides: ReadonlyMap<string, string> = new Map();
@@ -72,7 +73,7 @@ export class Reloader {
   constructor(options: ReloaderOptions) {
     this.#options = options;
     this.#config = options.config;
-    this.#texts = options.texts ?? new Map();
+    this.#reads = options.reads;
     this.#file = options.config.file;
     this.#version = options.config.version;
   }
@@ -124,7 +125,11 @@ export class Reloader {
     const old = this.#config;
     const { load = loadConfig } = this.#options;
     const version = ++this.#version;
-    const { config, problems } = load(this.#file, { version, texts: this.#texts, overrides });
+    const { config, problems } = load(this.#file, {
+      version,
+      overrides,
+      ...(this.#reads === undefined ? {} : { known: this.#reads }),
+    });
     if (config === null) {
       const errors = problems.filter(({ level }) => level === 'error');
       const isNoted =
@@ -163,7 +168,7 @@ export class Reloader {
       log.error(refusal);
       return this.#keep(refusal);
     }
-    this.#texts = next.texts;
+    this.#reads = next.reads;
     this.#file = next.file;
     this.#overrides = new Map();
     this.#noted = new Map();
@@ -192,14 +197,14 @@ export class Reloader {
   #read(old: Config): Read | { text: string } {
     const { load = loadConfig } = this.#options;
     const file = old.settings.conffile ?? old.file;
-    const { config, problems, texts } = load(file, { version: ++this.#version });
+    const { config, problems, reads } = load(file, { version: ++this.#version });
     for (const problem of problems) {
       const text = formatProblem(problem);
       if (problem.level === 'error') log.error(text);
       else log.warning(text);
     }
     if (config === null) return { text: firstError(problems) ?? file };
-    return { ...keepStartOnly(old, withUsersOf(old, config)), texts, file };
+    return { ...keepStartOnly(old, withUsersOf(old, config)), reads, file };
   }
 
   /** Nothing changes. Log files are opened anew all the same: that is what rotation asks for. */
@@ -241,8 +246,8 @@ function firstError(problems: readonly Problem[]): string | null {
 function withUsersOf(old: Config, next: Config): Config {
   const { auth_file, auth_type } = next.settings;
   const wants = auth_file !== null && auth_file !== '' && auth_type !== 'any';
-  if (!wants || next.authFileText !== null) return next;
-  return Object.freeze({ ...next, authFileText: old.authFileText });
+  if (!wants || next.authUsers !== null) return next;
+  return Object.freeze({ ...next, authUsers: old.authUsers });
 }
 
 /** Why a log file cannot be opened, in PgBouncer's words; null when it can. */

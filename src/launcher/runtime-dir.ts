@@ -20,7 +20,8 @@ import { hasListener } from './unix-listener.ts';
 
 const SYSTEM_FOLDER = '/run/pgfleet';
 const LAUNCHER_SOCKET = 'launcher.sock';
-const WORKER_SOCKET = /^worker-\d+\.sock$/;
+/** A worker's mesh socket, or the one with which it makes socket pairs. */
+const WORKER_SOCKET = /^(?:worker|pair)-\d+\.sock$/;
 
 /** Path of a worker's mesh socket. */
 export function workerSocketPath(runtimeDir: string, workerId: number): string {

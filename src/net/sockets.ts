@@ -36,11 +36,21 @@ export function descriptorOf(socket: Socket): number {
 }
 
 /**
+ * Takes the raw handle out of a socket that was accepted with `pauseOnConnect`: the socket is of no
+ * use any more. Null where this Node does not show it.
+ */
+export function takeHandle(socket: Socket): object | null {
+  const handle = handleOf(socket);
+  if (handle !== null) (socket as unknown as WithHandle)._handle = null;
+  return handle;
+}
+
+/**
  * Takes the raw handle of a socket that was accepted with `pauseOnConnect` or received from another
  * process, and makes a link that reads into the shared buffer.
  */
 export function acceptLink(socket: Socket, handler: LinkHandler, options: SocketOptions): Link {
-  const handle = handleOf(socket);
+  const handle = takeHandle(socket);
   if (handle === null) {
     const link = new Link(socket, handler);
     socket.on('data', (bytes) => link.read(bytes.length, bytes));
@@ -48,7 +58,6 @@ export function acceptLink(socket: Socket, handler: LinkHandler, options: Socket
     socket.resume();
     return link;
   }
-  (socket as unknown as WithHandle)._handle = null;
   return wrapHandle(handle, handler, options);
 }
 

@@ -110,7 +110,7 @@ function cancelRow(
 }
 
 function linkOfClient(session: ClientSession, listenPort: number): Omit<ClientRow, 'state'> {
-  const { socket } = session.link;
+  const { localAddress, localPort } = session.origin ?? session.link.socket;
   const { tls } = session;
   return {
     user: session.userName || null,
@@ -118,8 +118,8 @@ function linkOfClient(session: ClientSession, listenPort: number): Omit<ClientRo
     replication: session.replication?.kind ?? 'none',
     addr: session.address,
     port: session.port,
-    local_addr: session.isUnix ? 'unix' : (socket.localAddress ?? 'unix'),
-    local_port: session.isUnix ? listenPort : (socket.localPort ?? 0),
+    local_addr: session.isUnix ? 'unix' : (localAddress ?? 'unix'),
+    local_port: session.isUnix ? listenPort : (localPort ?? 0),
     connectTimeMs: clock.wallTime(session.connectedAt),
     requestTimeMs: clock.wallTime(session.lastActivity),
     close_needed: false,

@@ -14,12 +14,12 @@ export class Listeners {
   constructor(
     grants: readonly ListenerGrant[],
     backlog: number,
-    onSocket: (socket: Socket, label: string) => void,
+    onSocket: (socket: Socket, kind: ListenerGrant['kind']) => void,
   ) {
     this.#backlog = backlog;
     for (const grant of grants) {
       const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) =>
-        onSocket(socket, grant.label),
+        onSocket(socket, grant.kind),
       );
       this.#servers.push({ grant, server });
     }

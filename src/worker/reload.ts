@@ -1,6 +1,6 @@
 import { classifySecret, type StoredSecret } from '../auth/secret.ts';
 import { profileOf, type SecretProfile } from '../auth/secret-profile.ts';
-import { parseUserlist } from '../auth/userlist.ts';
+import { readUserlist } from '../auth/userlist.ts';
 import type { Config } from '../config/config.ts';
 import { ConfigIndex } from '../config/effective.ts';
 import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
@@ -23,24 +23,21 @@ export interface BuiltConfig {
 
 /**
  * Builds what can fail.
- * @param running what is in force; secrets of an unchanged `auth_file` are shared with it, because
- * keys that were derived from them are cached with them
+ * @param running what is in force; secrets of unchanged lines of `auth_file` are shared with
+ * it, because keys that were derived from them are cached with them
  * @throws TlsSetupError when a TLS setting or a file that one names cannot be used
  */
 export function buildConfig(config: Config, running: BuiltConfig | null): BuiltConfig {
   const tls = new ServerTls(config.settings, config.fleet);
+  const known = running === null ? null : usersOf(running);
+  const secrets = readUserlist(config.authUsers ?? [], known);
   const clientTls = new ClientTls(config);
-  const isSame = running !== null && running.index.config.authFileText === config.authFileText;
-  const secrets = isSame ? running.secrets : readUsers(config);
   const profile = profileOf(secrets.values());
   return { index: new ConfigIndex(config), secrets, profile, tls, clientTls };
 }
 
-function readUsers({ authFileText, settings }: Config): ReadonlyMap<string, StoredSecret> {
-  if (authFileText === null) return new Map();
-  const { users, problems } = parseUserlist(authFileText);
-  for (const { line, text } of problems) log.error(`${text} (${settings.auth_file}:${line})`);
-  return users;
+function usersOf({ index, secrets }: BuiltConfig) {
+  return { users: index.config.authUsers ?? [], secrets };
 }
 
 interface Prepared {

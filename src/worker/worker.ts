@@ -1,8 +1,11 @@
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { ConsoleFactory } from '../admin/console.ts';
 import { LearnedSecrets } from '../auth/learned-secrets.ts';
 import { PassThroughKeys } from '../auth/pass-through.ts';
+import { ProvedPasswords } from '../auth/proved-passwords.ts';
 import { areKeysOf } from '../auth/scram.ts';
+import type { StoredSecret } from '../auth/secret.ts';
 import { CancelKeys } from '../cancel/cancel-keys.ts';
 import {
   Canceller,
@@ -12,8 +15,10 @@ import {
 } from '../cancel/canceller.ts';
 import { Admission } from '../client/admission.ts';
 import { AuthQueries, authUserOf } from '../client/auth-queries.ts';
-import { ClientSession, ClientState } from '../client/client-session.ts';
+import type { ClientOrigin } from '../client/client-origin.ts';
+import { ClientSession, ClientState, type SocketKind } from '../client/client-session.ts';
 import { type ClientContext, clientConfig } from '../client/context.ts';
+import { UnixOwner } from '../client/unix-owner.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import {
   ConfigIndex,
@@ -26,10 +31,12 @@ import type { Settings } from '../config/schema.ts';
 import { poolShares, share } from '../config/split.ts';
 import { splitCommas } from '../config/values.ts';
 import type { ControlAction, StopMode } from '../ipc/control.ts';
-import type { FromWorker, Handoff, StartMessage } from '../ipc/messages.ts';
+import type { FromWorker, Handoff, ListenerGrant, StartMessage } from '../ipc/messages.ts';
+import { LdapLogin } from '../ldap/ldap-login.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
 import type { Link } from '../net/link.ts';
+import { findServices } from '../net/services.ts';
 import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import type { PoolOptions } from '../pool/pool.ts';
@@ -49,6 +56,8 @@ import { Listeners } from './listeners.ts';
 import { LoginSharing } from './login-sharing.ts';
 import { type BuiltConfig, buildConfig, EntrySecrets } from './reload.ts';
 import { LiveSnapshots } from './snapshot.ts';
+import { SocketPairs } from './socket-pair.ts';
+import { handOffTls, originMessage, originOf, readOrigin } from './tls-handoff.ts';
 
 /**
  * A pooler process: builds the rooms out of one configuration, accepts clients, and three times a
@@ -56,6 +65,8 @@ import { LiveSnapshots } from './snapshot.ts';
  */
 
 const TICK_MS = 333;
+/** Values of `auth_type` with which clients may log in by LDAP. */
+const LDAP_TYPES: ReadonlySet<string> = new Set(['ldap', 'hba']);
 
 /** How a worker reaches its launcher; sends are lost without harm when there is none. */
 export interface LauncherChannel {
@@ -80,6 +91,7 @@ export class Worker {
   readonly #listeners: Listeners;
   readonly #snapshots: LiveSnapshots;
   readonly #hostNames: HostNames;
+  readonly #socketPairs: SocketPairs;
   /** For sockets opened from now on. */
   #sockets: SocketOptions;
   /** For server connections opened from now on; openers keep this object. */
@@ -89,6 +101,8 @@ export class Worker {
   readonly #learned = new LearnedSecrets();
   readonly #queries: AuthQueries;
   readonly #sharing: LoginSharing;
+  readonly #provedPasswords = new ProvedPasswords();
+  readonly #ldap: LdapLogin;
   readonly #entrySecrets = new EntrySecrets();
   #nextPlace = 0;
   #timer: NodeJS.Timeout | null = null;
@@ -107,6 +121,7 @@ export class Worker {
     const previous = start.previous === null ? null : new ConfigIndex(start.previous);
     const { workerId: worker, size } = start;
     startIds(worker, size);
+    this.#socketPairs = new SocketPairs(join(start.runtimeDir, `pair-${worker}.sock`));
     this.#sockets = socketOptions(settings);
     const tracked = new TrackedNames(splitCommas(settings.track_extra_parameters));
     const registry = new StatementRegistry();
@@ -118,6 +133,11 @@ export class Worker {
       tell: (news) => this.#mesh.requestAll(news),
     });
     const hosts = this.#hostNames.cache;
+    this.#ldap = new LdapLogin({
+      hosts,
+      services: (name, ms) => findServices(name, this.#index.settings.resolv_conf, ms),
+      env: process.env,
+    });
     this.#openerOptions = {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
@@ -229,7 +249,10 @@ export class Worker {
       admission: new Admission(this.#index, worker, size, previous),
       cancelKeys: keys,
       passThrough: this.#passThrough,
+      provedPasswords: this.#provedPasswords,
+      checkLdap: (options, claim, signal) => this.#ldap.check(options, claim, signal),
       console,
+      unixOwner: new UnixOwner(pathOf(start.listeners), settings.unix_socket_mode),
       fleetSecret: Buffer.from(start.fleetSecret, 'hex'),
       secretProfile: () => this.#built.profile,
       findUser: (user, entry, session) => this.#queries.find(user, entry, session),
@@ -240,8 +263,8 @@ export class Worker {
       handOff: (session, target, received) => this.#handOff(session, target, received),
       onSessionEnd: (session) => this.#onSessionEnd(session),
     };
-    this.#listeners = new Listeners(start.listeners, settings.listen_backlog, (socket, label) =>
-      this.#onConnection(socket, label),
+    this.#listeners = new Listeners(start.listeners, settings.listen_backlog, (socket, kind) =>
+      this.#onConnection(socket, kind),
     );
   }
 
@@ -302,6 +325,8 @@ export class Worker {
         return secret.kind === 'scram' && areKeysOf(keys, secret.verifier);
       });
       this.#entrySecrets.retain(index.config);
+      this.#ldap.forgetTrust();
+      if (!LDAP_TYPES.has(settings.auth_type)) this.#provedPasswords.clear();
       this.#sockets = socketOptions(settings);
       this.#openerOptions.sockets = this.#sockets;
       this.#openerOptions.tls = tls;
@@ -336,7 +361,10 @@ export class Worker {
   /** A client that another worker passes on. */
   takeHandoff(message: Handoff, handle: object): void {
     inTurn(() => {
-      const session = this.#open((client) => wrapHandle(handle, client, this.#sockets));
+      const { socketKind } = message;
+      const origin = readOrigin(message.client);
+      const makeLink = (client: ClientSession) => wrapHandle(handle, client, this.#sockets);
+      const session = this.#open(socketKind, makeLink, origin);
       session.visited = message.visited;
       const received = Buffer.from(message.received, 'base64');
       session.link.read(received.length, received);
@@ -387,17 +415,21 @@ export class Worker {
     void this.#mesh.close().finally(onStopped);
   }
 
-  #onConnection(socket: Socket, _label: string): void {
+  #onConnection(socket: Socket, kind: SocketKind): void {
     inTurn(() => {
-      this.#open((client) => acceptLink(socket, client, this.#sockets));
+      this.#open(kind, (client) => acceptLink(socket, client, this.#sockets));
     });
   }
 
-  #open(makeLink: (session: ClientSession) => Link): ClientSession {
+  #open(
+    kind: SocketKind,
+    makeLink: (session: ClientSession) => Link,
+    origin: ClientOrigin | null = null,
+  ): ClientSession {
     const session = new ClientSession(this.#context);
     this.sessions.add(session);
     this.#context.admission.total++;
-    session.attach(makeLink(session), this.#index.settings.listen_port);
+    session.attach(makeLink(session), this.#index.settings.listen_port, kind, origin);
     this.#control.suspension.admit(session);
     return session;
   }
@@ -430,15 +462,20 @@ export class Worker {
   }
 
   #handOff(session: ClientSession, target: number, received: Buffer): boolean {
-    const handle = handleOf(session.link.socket);
-    if (handle === null) return false;
     const message: Handoff = {
       kind: 'handoff',
       target,
       visited: [...session.visited],
       received: received.toString('base64'),
       socketKind: session.isUnix ? 'unix' : 'tcp',
+      client: originMessage(originOf(session)),
     };
+    if (session.tls !== null && session.origin === null) {
+      handOffTls(session, message, this.#socketPairs, this.#sockets, this.#channel.sendHandoff);
+      return true;
+    }
+    const handle = handleOf(session.link.socket);
+    if (handle === null) return false;
     session.link.pause();
     const { link } = session;
     const isSent = this.#channel.sendHandoff(message, handle, () => link.destroy());
@@ -469,10 +506,16 @@ export class Worker {
     const secret =
       entry.user === user && entry.password !== null
         ? this.#entrySecrets.of(entry.password)
-        : (this.#built.secrets.get(user) ??
-          (entry.user === null ? this.#learned.find(entry.name, user) : null));
+        : this.#userSecret(entry, user);
     const clientKeys = secret === null ? null : this.#passThrough.find(user, secret);
     return { user, secret, clientKeys };
+  }
+
+  #userSecret({ name, user: forced }: DatabaseEntry, user: string): StoredSecret | null {
+    const stored = this.#built.secrets.get(user) ?? null;
+    if (forced !== null) return stored;
+    // The name has just proved it, which says more than what stands in a file.
+    return this.#provedPasswords.find(name, user) ?? stored ?? this.#learned.find(name, user);
   }
 
   #cancelPeer(id: number): CancelPeer | null {
@@ -524,6 +567,12 @@ function cancelTimeouts(settings: Settings): CancelTimeouts {
     peerConnectMs: settings.server_connect_timeout * 1000,
     peerRetryMs: settings.server_login_retry * 1000,
   };
+}
+
+/** The Unix socket's file; null: there is no socket, or it is an abstract one. */
+function pathOf(listeners: readonly ListenerGrant[]): string | null {
+  const path = listeners.find(({ kind }) => kind === 'unix')?.host ?? null;
+  return path === null || path.startsWith('\0') ? null : path;
 }
 
 function socketOptions(settings: Settings): SocketOptions {

@@ -348,6 +348,35 @@ rule(
   { since: '1.19' },
 );
 
+rule(
+  'why a server of the auth pool is closed stands in the log',
+  () =>
+    options(
+      {},
+      {
+        one: "dbname=app auth_query='SELECT name FROM people WHERE name = $1'",
+        error: "dbname=app auth_query='SELECT name, secret FROM nothing WHERE name = $1'",
+        empty: "dbname=app auth_query=' '",
+      },
+    ),
+  async (pooler) => {
+    for (const [database, line] of [
+      [
+        'one',
+        /S-\S+ lookup\/asker@\S+ closing because: expected 2 columns from auth_query, not 1 /,
+      ],
+      ['error', / S: error in auth_query: ERROR: relation "nothing" does not exist\n/],
+      ['error', /S-\S+ lookup\/asker@\S+ closing because: error response from auth_query /],
+      ['empty', /S-\S+ lookup\/asker@\S+ closing because: unexpected response from auth_query /],
+    ] as const) {
+      const from = pooler.log().length;
+      assert.equal(await outcome(pooler, { database }), CONFIG_ERROR);
+      await until(`${line} is logged`, () => line.test(pooler.log().slice(from)));
+    }
+  },
+  { since: '1.19' },
+);
+
 // CVE-2025-12819
 rule(
   'a search_path in the startup packet has no influence on the query',

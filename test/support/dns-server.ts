@@ -7,10 +7,10 @@ import { makeFolder, removeFolder } from './folders.ts';
 
 /**
  * A small name server on 127.0.0.1 (RFC 1035, UDP only) that knows what a test tells it: addresses of
- * names and serial numbers of zones. Nothing else exists.
+ * names, serial numbers of zones, places of services. Nothing else exists.
  */
 
-const TYPE = { A: 1, SOA: 6, AAAA: 28 } as const;
+const TYPE = { A: 1, SOA: 6, AAAA: 28, SRV: 33 } as const;
 const IN = 1;
 const NAME_ERROR = 3;
 const SERVER_FAILURE = 2;
@@ -22,10 +22,18 @@ const RECORD_TTL_SECONDS = 0;
 /** A question that was asked: `A db.test`. */
 export type Question = string;
 
+/** Where a service is (RFC 2782). */
+interface Service {
+  readonly priority: number;
+  readonly port: number;
+  readonly target: string;
+}
+
 export class DnsServer {
   readonly #socket: Socket;
   readonly #addresses = new Map<string, readonly string[]>();
   readonly #serials = new Map<string, number>();
+  readonly #services = new Map<string, readonly Service[]>();
   readonly #held: (() => void)[] = [];
   #isHolding = false;
   #isFailing = false;
@@ -58,6 +66,10 @@ export class DnsServer {
     this.#serials.set(zone, serial);
   }
 
+  setServices(name: string, ...services: readonly Service[]): void {
+    this.#services.set(name, services);
+  }
+
   /** Questions wait for their answers until `letGo`. */
   hold(): void {
     this.#isHolding = true;
@@ -82,6 +94,7 @@ export class DnsServer {
   forget(): void {
     this.#addresses.clear();
     this.#serials.clear();
+    this.#services.clear();
     this.#isFailing = false;
     this.letGo();
     this.questions.length = 0;
@@ -105,6 +118,7 @@ export class DnsServer {
   #answer(question: Buffer, name: string, type: number, end: number): Buffer {
     const addresses = this.#addresses.get(name);
     const serial = this.#serials.get(name);
+    const services = this.#services.get(name);
     const records: Buffer[] = [];
     if (type === TYPE.A || type === TYPE.AAAA) {
       const family = type === TYPE.A ? 4 : 6;
@@ -116,8 +130,10 @@ export class DnsServer {
       const data = Buffer.alloc(22);
       data.writeUInt32BE(serial, 2);
       records.push(record(type, data));
+    } else if (type === TYPE.SRV) {
+      for (const service of services ?? []) records.push(record(type, serviceData(service)));
     }
-    const isKnown = addresses !== undefined || serial !== undefined;
+    const isKnown = [addresses, serial, services].some((known) => known !== undefined);
     const code = this.#isFailing ? SERVER_FAILURE : isKnown ? 0 : NAME_ERROR;
     const header = Buffer.from(question.subarray(0, QUESTION));
     // An answer, of this zone, to a recursive question.
@@ -167,6 +183,16 @@ function record(type: number, data: Buffer): Buffer {
   head.writeUInt32BE(RECORD_TTL_SECONDS, 6);
   head.writeUInt16BE(data.length, 10);
   return Buffer.concat([head, data]);
+}
+
+function serviceData({ priority, port, target }: Service): Buffer {
+  const numbers = Buffer.alloc(6);
+  numbers.writeUInt16BE(priority, 0);
+  numbers.writeUInt16BE(port, 4);
+  const labels = target
+    .split('.')
+    .map((label) => Buffer.from([label.length, ...Buffer.from(label)]));
+  return Buffer.concat([numbers, ...labels, Buffer.of(0)]);
 }
 
 function nameOf(type: number): string {

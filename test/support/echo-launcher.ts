@@ -16,7 +16,8 @@ const config = {
   autoDatabase: null,
   users: [],
   peers: [],
-  authFileText: null,
+  authUsers: null,
+  hba: null,
   clientTls: null,
   given: [],
 };

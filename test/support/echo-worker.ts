@@ -45,7 +45,14 @@ async function begin(message: StartMessage): Promise<void> {
 
 function accept(socket: net.Socket, socketKind: 'tcp' | 'unix'): void {
   if (mode === 'pass' && start.workerId === 0) {
-    const handoff: Handoff = { kind: 'handoff', target: 1, visited: [], received: '', socketKind };
+    const handoff: Handoff = {
+      kind: 'handoff',
+      target: 1,
+      visited: [],
+      received: '',
+      socketKind,
+      client: null,
+    };
     const handle = (socket as unknown as { _handle: net.Socket })._handle;
     process.send?.(handoff, handle, {}, () => socket.destroy());
     return;

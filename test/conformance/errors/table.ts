@@ -42,6 +42,7 @@ const never = (why: Exception): Proof => ({ kind: 'never', why });
 const refused = test(
   'a command that names no database, the console, or what it takes no notice of is refused',
 );
+const closedForQuery = test('why a server of the auth pool is closed stands in the log');
 const later = never('authentication and TLS');
 const internals = never("PgBouncer's internals");
 const memory = never('failed allocations');
@@ -97,12 +98,15 @@ const AT_LOGIN: readonly ErrorText[] = [
     'database "%s" is disabled',
     test('DISABLE refuses whoever logs in to the database, after the password, until ENABLE'),
   ),
-  fatal('authentication database "%s" is disabled', later),
+  fatal(
+    'authentication database "%s" is disabled',
+    test('nobody is looked up in a disabled database'),
+  ),
   fatal(
     'pooler is shutting down',
     test('SIGTERM waits for the clients, who are served until they leave'),
   ),
-  fatal('no such user', later),
+  fatal('no such user', test('a name that no role has is told so')),
   fatal('password authentication failed', here),
   fatal('SASL authentication failed', here),
   fatal('client selected an invalid SASL authentication mechanism', here),
@@ -112,10 +116,16 @@ const AT_LOGIN: readonly ErrorText[] = [
   fatal('unix socket login rejected', later),
   fatal('login rejected', later),
   fatal('no authentication method is found', later),
-  fatal('LDAP authentication failed', later),
+  fatal(
+    'LDAP authentication failed',
+    test('a password that LDAP finds right lets a client in, and the pooler into the server'),
+  ),
   fatal('PAM authentication failed', never('PAM')),
-  fatal('auth_ldap_options is null', later),
-  fatal('ldap is not supported by this build', later),
+  fatal(
+    'auth_ldap_options is null',
+    test('without options nobody comes in, and the start says so'),
+  ),
+  fatal('ldap is not supported by this build', internals),
   fatal('not allowed', here),
   fatal('bouncer config error', here),
   fatal('bouncer resources exhaustion', memory),
@@ -382,13 +392,13 @@ const OF_SERVERS: readonly ErrorText[] = [
     test('SUSPEND closes servers that are to be checked before they are used'),
   ),
   logged('disko over', never('online takeover')),
-  logged('bad packet', later),
-  logged('expected 2 columns from auth_query, not %hu', later),
-  logged('auth_query response contained null user name', later),
+  logged('bad packet', test('a row that does not fit its message is a bad packet')),
+  logged('expected 2 columns from auth_query, not %hu', closedForQuery),
+  logged('auth_query response contained null user name', never('improvement')),
   logged('unable to allocate new user for auth', memory),
-  logged('error response from auth_query', later),
-  logged('unexpected response from auth_query', later),
-  logged('unable to send auth_query', later),
+  logged('error response from auth_query', closedForQuery),
+  logged('unexpected response from auth_query', closedForQuery),
+  logged('unable to send auth_query', internals),
 ];
 
 export const ERROR_TABLE: readonly ErrorText[] = [

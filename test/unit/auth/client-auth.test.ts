@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { startClientAuth } from '../../../src/auth/client-auth.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
+import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { startServerAuth } from '../../../src/auth/server-auth.ts';
 import { InvariantError } from '../../../src/errors.ts';
+import { madeCertificate } from '../../support/made-certificate.ts';
 import {
   clientAuth,
   exchange,
+  FLEET_SECRET,
   PENCIL_MD5,
   PENCIL_SCRAM,
   passwordBody,
@@ -190,4 +194,60 @@ test('a login that begins twice, or answers before it began, is a bug of ours', 
     auth.begin();
     assert.throws(() => auth.begin(), InvariantError);
   }
+});
+
+const peer = (changes: { isUnix?: boolean; osUser?: string | null }, user = 'user') =>
+  startClientAuth({
+    method: { kind: 'peer', map: changes.osUser === 'mapped' ? MAP : null },
+    user,
+    secret: STORED.empty,
+    connection: { isUnix: true, address: 'unix', tls: null, osUser: 'user', ...changes },
+    scramIterations: 4096,
+    fleetSecret: FLEET_SECRET,
+    profile: profileOf([]),
+    isGone: () => false,
+    checkLdap: async () => false,
+    random: seededRandom(1),
+  }).begin();
+const MAP = [{ systemName: 'mapped', databaseUser: 'user' }];
+
+test('peer lets in the account’s own name, or the one that its map gives it', () => {
+  assert.equal(peer({}).kind, 'accepted');
+  assert.equal(peer({ osUser: 'mapped' }).kind, 'accepted');
+  const refused = { kind: 'refused', text: 'unix socket login rejected', detail: null };
+  assert.deepEqual(peer({ osUser: null }), refused);
+  assert.deepEqual(peer({ osUser: 'other' }), refused);
+  assert.deepEqual(peer({ isUnix: false }), refused);
+  assert.deepEqual(peer({ osUser: 'mapped' }, 'other'), refused);
+});
+
+test('a name that nobody has is let in by no account and no certificate', () => {
+  const tls = {
+    version: 'TLSv1.3',
+    cipher: 'x',
+    certificate: madeCertificate([['CN', 'user']]),
+    endPoint: null,
+  };
+  const login = (secret: StoredSecret | null, kind: 'cert' | 'peer') =>
+    startClientAuth({
+      method: { kind, map: null, clientname: 'any' },
+      user: 'user',
+      secret,
+      connection: { isUnix: true, address: 'unix', tls, osUser: 'user' },
+      scramIterations: 4096,
+      fleetSecret: FLEET_SECRET,
+      profile: profileOf([]),
+      isGone: () => false,
+      checkLdap: async () => false,
+      random: seededRandom(1),
+    }).begin();
+  for (const kind of ['cert', 'peer'] as const) {
+    assert.equal(login(STORED.scram, kind).kind, 'accepted');
+    assert.equal(login(null, kind).kind, 'refused');
+  }
+  assert.deepEqual(login(null, 'cert'), {
+    kind: 'refused',
+    text: 'certificate authentication failed',
+    detail: null,
+  });
 });

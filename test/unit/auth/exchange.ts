@@ -5,6 +5,7 @@ import {
   type ClientAuthRequest,
   startClientAuth,
 } from '../../../src/auth/client-auth.ts';
+import type { LoginMethod } from '../../../src/auth/login-method.ts';
 import { profileOf } from '../../../src/auth/secret-profile.ts';
 import type { ServerAuth, ServerAuthStep } from '../../../src/auth/server-auth.ts';
 
@@ -28,23 +29,26 @@ export function seededRandom(seed: number): (n: number) => Buffer {
     );
 }
 
+type SimpleMethod = 'any' | 'trust' | 'plain' | 'md5' | 'scram-sha-256' | 'reject';
+
 type AuthChanges = Partial<Omit<ClientAuthRequest, 'method'>> & {
-  readonly method?: 'any' | 'trust' | 'plain' | 'md5' | 'scram-sha-256' | 'reject';
+  readonly method?: SimpleMethod | LoginMethod;
 };
 
 /** A login of `user` with the usual surroundings; `changes` wins. */
 export function clientAuth(changes: AuthChanges): ClientAuth {
   const { method = 'scram-sha-256', ...others } = changes;
   return startClientAuth({
-    method: { kind: method },
+    method: typeof method === 'string' ? { kind: method } : method,
     user: 'user',
     secret: null,
-    connection: { isUnix: false, address: '127.0.0.1', tls: null },
+    connection: { isUnix: false, address: '127.0.0.1', tls: null, osUser: null },
     scramIterations: 4096,
     fleetSecret: FLEET_SECRET,
     profile: profileOf([]),
     isGone: () => false,
     random: seededRandom(1),
+    checkLdap: async () => false,
     ...others,
   });
 }

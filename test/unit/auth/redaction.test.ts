@@ -5,7 +5,7 @@ import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
 import { deriveVerifier } from '../../../src/auth/scram.ts';
 import { classifySecret } from '../../../src/auth/secret.ts';
 import { startServerAuth } from '../../../src/auth/server-auth.ts';
-import { parseUserlist } from '../../../src/auth/userlist.ts';
+import { readUserlist } from '../../../src/auth/userlist.ts';
 import { Secret } from '../../../src/util/secret.ts';
 import { clientAuth, exchange, PENCIL_MD5, PENCIL_SCRAM, seededRandom } from './exchange.ts';
 
@@ -50,7 +50,10 @@ test('no object of this room shows a password, a hash or a key, however it is pr
         .replace(/(..)(?=.)/g, '$1 '),
     ]),
   ];
-  const list = parseUserlist(`"a" "pencil"\n"b" "${PENCIL_MD5}"\n"c" "${PENCIL_SCRAM}"`);
+  const list = readUserlist(
+    ['pencil', PENCIL_MD5, PENCIL_SCRAM].map((secret, at) => ({ name: `${at}`, secret })),
+    null,
+  );
   const shown = [
     ...stored,
     derived,
@@ -59,7 +62,7 @@ test('no object of this room shows a password, a hash or a key, however it is pr
     peer,
     clientEnd.clientKeys,
     list,
-    ...list.users.values(),
+    ...list.values(),
     ...logins,
   ];
   for (const one of shown) {

@@ -30,6 +30,7 @@ const overTls = (endPoint: Buffer | null, secret: StoredSecret | null = SECRET) 
       isUnix: false,
       address: '127.0.0.1',
       tls: { version: 'TLSv1.3', cipher: 'TLS_AES_256_GCM_SHA384', certificate: null, endPoint },
+      osUser: null,
     },
   });
 

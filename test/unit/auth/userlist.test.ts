@@ -1,163 +1,35 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { StoredSecret } from '../../../src/auth/secret.ts';
-import { parseUserlist } from '../../../src/auth/userlist.ts';
+import { readUserlist } from '../../../src/auth/userlist.ts';
 
-interface Case {
-  readonly rule: string;
-  readonly text: string;
-  readonly users: Record<string, string>;
-  readonly problem?: readonly [line: number, text: string];
-}
+const HASH = 'md50123456789abcdef0123456789abcdef';
+const users = (secrets: Readonly<Record<string, string>>) =>
+  Object.entries(secrets).map(([name, secret]) => ({ name, secret }));
 
-const cases: readonly Case[] = [
-  { rule: 'an empty file has no users', text: '', users: {} },
-  { rule: 'blank lines alone have no users', text: '\n \t\r\n\f\v\n', users: {} },
-  { rule: 'a line is a name and a secret', text: '"a" "x"\n"b" "y"', users: { a: 'x', b: 'y' } },
-  { rule: 'lines may end in CR LF', text: '"a" "x"\r\n"b" "y"\r\n', users: { a: 'x', b: 'y' } },
-  { rule: 'leading blanks do not matter', text: '  \t"a" "x"', users: { a: 'x' } },
-  {
-    rule: 'no blank is needed before the secret but for the quotes',
-    text: '"a"\t"x"',
-    users: { a: 'x' },
-  },
-  { rule: 'what stands between the fields is skipped', text: '"a": "x"', users: { a: 'x' } },
-  {
-    rule: 'the rest of the line is ignored',
-    text: '"a" "x" "y" z\n"b" "y"',
-    users: { a: 'x', b: 'y' },
-  },
-  { rule: 'a semicolon starts a comment line', text: '; "z" "z"\n  ;\n"a" "x"', users: { a: 'x' } },
-  { rule: 'a semicolon inside a secret is text', text: '"a" "x;y"', users: { a: 'x;y' } },
-  { rule: 'two quotes inside quotes are one', text: '"a""b" "x""""y"', users: { 'a"b': 'x""y' } },
-  { rule: 'quotes can be all of a name and a secret', text: '"""" """"', users: { '"': '"' } },
-  { rule: 'a backslash escapes nothing', text: '"a\\" "x\\"', users: { 'a\\': 'x\\' } },
-  { rule: 'a secret may be empty', text: '"a" ""\n"b" "y"', users: { a: '', b: 'y' } },
-  { rule: 'a name may be any text', text: '"ü @/" "ß"', users: { 'ü @/': 'ß' } },
-  {
-    rule: 'a secret may hold a line break',
-    text: '"a" "x\ny"\n"b" "z"',
-    users: { a: 'x\ny', b: 'z' },
-  },
-  {
-    rule: 'of a name given twice the last line counts',
-    text: '"a" "x"\n"b" "y"\n"a" "z"',
-    users: { a: 'z', b: 'y' },
-  },
-  {
-    rule: 'a hash is no comment',
-    text: '"a" "x"\n# no\n"b" "y"',
-    users: { a: 'x' },
-    problem: [2, 'broken auth file'],
-  },
-  {
-    rule: 'a name without quotes is broken',
-    text: 'a "x"',
-    users: {},
-    problem: [1, 'broken auth file'],
-  },
-  {
-    rule: 'a name without a secret does not take that of the next line',
-    text: '"a" "x"\n"b"\n"c" "y"',
-    users: { a: 'x' },
-    problem: [2, 'broken auth file'],
-  },
-  {
-    rule: 'a name without a secret at the end is broken',
-    text: '"a"',
-    users: {},
-    problem: [1, 'broken auth file'],
-  },
-  {
-    rule: 'a name without an end is broken',
-    text: '\n\n"a',
-    users: {},
-    problem: [3, 'broken auth file'],
-  },
-  {
-    rule: 'a secret that nobody closed runs on to the next quote',
-    text: '"a" "x\n"b" "y"',
-    users: { a: 'x\n' },
-  },
-  {
-    rule: 'a secret that never ends is broken',
-    text: '"a" "x\n',
-    users: {},
-    problem: [1, 'broken auth file'],
-  },
-  {
-    rule: 'an escaped quote does not end a secret',
-    text: '"a" "x""',
-    users: {},
-    problem: [1, 'broken auth file'],
-  },
-  {
-    rule: 'a NUL byte breaks a line',
-    text: '"a" "x"\n"b" "y\0"\n"c" "z"',
-    users: { a: 'x' },
-    problem: [2, 'broken auth file'],
-  },
-  {
-    rule: 'a byte order mark is no blank',
-    text: '\ufeff"a" "x"',
-    users: {},
-    problem: [1, 'broken auth file'],
-  },
-  {
-    rule: 'a name of 127 bytes is taken',
-    text: `"${'n'.repeat(127)}" "x"`,
-    users: { ['n'.repeat(127)]: 'x' },
-  },
-  {
-    rule: 'a name of 128 bytes is not',
-    text: `"a" "x"\n"${'n'.repeat(128)}" "x"`,
-    users: { a: 'x' },
-    problem: [2, 'username too long in auth file'],
-  },
-  {
-    rule: 'the length of a name counts bytes and escapes',
-    text: `"${'ü'.repeat(63)}""" "x"`,
-    users: {},
-    problem: [1, 'username too long in auth file'],
-  },
-  {
-    rule: 'a secret of 65530 bytes is taken',
-    text: `"a" "${'s'.repeat(65_530)}"`,
-    users: { a: 's'.repeat(65_530) },
-  },
-  {
-    rule: 'a secret of 65531 bytes is not',
-    text: `"a" "x"\n\n"b" "${'s'.repeat(65_531)}"\n"c" "y"`,
-    users: { a: 'x' },
-    problem: [3, 'password too long in auth file'],
-  },
-];
-
-for (const { rule, text, users, problem } of cases) {
-  test(`auth_file: ${rule}`, () => {
-    const list = parseUserlist(text);
-    const read = [...list.users].map(([name, secret]) => [name, textOf(secret)]);
-    assert.deepEqual(Object.fromEntries(read), users);
-    assert.deepEqual(
-      list.problems,
-      problem === undefined ? [] : [{ line: problem[0], text: problem[1] }],
-    );
-  });
-}
-
-test('auth_file: secrets are classified after unescaping', () => {
-  const { users } = parseUserlist(
-    '"a" "md5""123456789abcdef0123456789abcdef"\n"b" "md50123456789abcdef0123456789abcdef"',
+test('the kind of a secret is told from its text', () => {
+  const list = readUserlist(users({ a: 'x', b: HASH, c: '' }), null);
+  assert.deepEqual(
+    [...list].map(([name, { kind }]) => [name, kind]),
+    [
+      ['a', 'plain'],
+      ['b', 'md5'],
+      ['c', 'empty'],
+    ],
   );
-  assert.equal(users.get('a')?.kind, 'plain');
-  assert.equal(users.get('b')?.kind, 'md5');
 });
 
-test('auth_file: names of object properties are ordinary names', () => {
-  const { users } = parseUserlist('"__proto__" "x"\n"constructor" "y"');
-  assert.deepEqual([...users.keys()], ['__proto__', 'constructor']);
+test('a user whose text is unchanged keeps the object, whatever the order of the lines', () => {
+  const before = users({ a: 'x', b: 'y', c: 'z' });
+  const secrets = readUserlist(before, null);
+  const next = readUserlist(users({ c: 'z', b: 'other', a: 'x' }), { users: before, secrets });
+  assert.equal(next.get('a'), secrets.get('a'));
+  assert.equal(next.get('c'), secrets.get('c'));
+  assert.notEqual(next.get('b'), secrets.get('b'));
 });
 
-function textOf(secret: StoredSecret): string {
-  return secret.kind === 'plain' ? secret.password.reveal() : '';
-}
+test('a user without a line is forgotten', () => {
+  const before = users({ a: 'x', b: 'y' });
+  const secrets = readUserlist(before, null);
+  const next = readUserlist(users({ b: 'y' }), { users: before, secrets });
+  assert.deepEqual([...next.keys()], ['b']);
+});

@@ -52,3 +52,24 @@ test('a file that is not there is a problem with the words of the operating syst
   assert.equal(said, `${file}: could not load file "${file}": No such file or directory\n`);
   assert.equal(status, 1);
 });
+
+test('auth_file, HBA and ident files are looked into as well, and no secret is shown', (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'pgfleet-check-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const at = (name: string): string => join(folder, name);
+  writeFileSync(at('users'), '"a" "x"\n"b" "hush" \n"c "hush\n');
+  writeFileSync(at('hba'), 'local all all trust\ninclude more\nhost all all all gss\n');
+  writeFileSync(at('more'), 'local all all peer map=m\n');
+  writeFileSync(at('ident'), 'm a\n');
+  const { status, said } = check(
+    t,
+    `[pgbouncer]\nauth_type = hba\nauth_file = ${at('users')}\n` +
+      `auth_hba_file = ${at('hba')}\nauth_ident_file = ${at('ident')}\n`,
+  );
+  assert.deepEqual(said.trimEnd().split('\n'), [
+    `warning: ${at('users')}:3: broken auth file: the users from here on are left out`,
+    `${at('ident')}:1: a system name or database user is missing`,
+    `${at('hba')}:3: unsupported method: buf=gss`,
+  ]);
+  assert.equal(status, 1);
+});

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
+import type { Socket } from 'node:net';
 import { test } from 'node:test';
+import { ClientSession } from '../../../src/client/client-session.ts';
+import { Link } from '../../../src/net/link.ts';
 import {
   bind,
   COPY_DONE,
@@ -19,6 +22,7 @@ import {
   TERMINATE,
 } from '../../support/messages.ts';
 import * as says from '../../support/server-messages.ts';
+import { FakeSocket } from '../net/support.ts';
 import { FakeClient } from '../pool/support.ts';
 import { randomFrom } from '../util/random.ts';
 import { type ClientWorld, clientWorld, inTurn, type TestClient } from './support.ts';
@@ -590,4 +594,11 @@ test('a session that is full when its server comes stops that server too', (t) =
   client.socket.takes = true;
   client.socket.take();
   assert.equal(world.backend().socket.isReading, true);
+});
+
+test('a TCP client that is gone again, and has no address, is not taken for one of the Unix socket', (t) => {
+  const session = new ClientSession(clientWorld(t).context);
+  session.attach(new Link(new FakeSocket() as unknown as Socket, session), 6432, 'tcp');
+  assert.equal(session.isUnix, false);
+  assert.equal(session.address, '');
 });

@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { PassThroughKeys } from '../../../src/auth/pass-through.ts';
+import { ProvedPasswords } from '../../../src/auth/proved-passwords.ts';
 import { classifySecret, type StoredSecret } from '../../../src/auth/secret.ts';
 import { profileOf } from '../../../src/auth/secret-profile.ts';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
@@ -9,6 +10,7 @@ import { Admission } from '../../../src/client/admission.ts';
 import { ClientSession } from '../../../src/client/client-session.ts';
 import type { ClientContext } from '../../../src/client/context.ts';
 import type { LocalBackend, LocalPeer } from '../../../src/client/local-backend.ts';
+import { UnixOwner } from '../../../src/client/unix-owner.ts';
 import { splitNames } from '../../../src/config/values.ts';
 import { Link } from '../../../src/net/link.ts';
 import { inTurn } from '../../../src/net/turn.ts';
@@ -54,7 +56,7 @@ export class TestClient {
     this.session = new ClientSession(context);
     const link = new Link(this.socket as unknown as Socket, this.session);
     context.admission.total++;
-    this.session.attach(link, 6432);
+    this.session.attach(link, 6432, 'unix');
   }
 
   send(...messages: readonly Buffer[]): void {
@@ -139,10 +141,14 @@ export function clientWorld(
     ignoredParameters: new Set(splitNames(index.settings.ignore_startup_parameters)),
     adminUsers: new Set(['admin']),
     statsUsers: new Set(['stats']),
+    hba: null,
+    unixOwner: new UnixOwner(null, 0o777),
     pools: given.pools,
     admission: new Admission(index, 0, 1),
     cancelKeys: new CancelKeys<CancelTarget>(0, 0),
     passThrough: new PassThroughKeys(),
+    provedPasswords: new ProvedPasswords(),
+    checkLdap: async () => false,
     console: {
       open: (peer, user, rights) => {
         Object.assign(console, { peer, user, rights });

@@ -119,7 +119,7 @@ test('a usual PgBouncer file becomes one snapshot', () => {
     { id: 1, host: 'host1.example.com', port: 6432, pool_size: null },
     { id: 2, host: '/tmp/pgbouncer-2', port: 5555, pool_size: null },
   ]);
-  assert.equal(config.authFileText, '"user1" "secret"\n');
+  assert.deepEqual(config.authUsers, [{ name: 'user1', secret: 'secret' }]);
   assert.deepEqual(config.given, [
     'logfile',
     'pidfile',
@@ -162,7 +162,7 @@ test('an empty [pgbouncer] section is a whole configuration', () => {
     [config.databases, config.autoDatabase, config.users, config.peers],
     [[], null, [], []],
   );
-  assert.equal(config.authFileText, null);
+  assert.equal(config.authUsers, null);
   assert.deepEqual(config.given, []);
 });
 
@@ -176,7 +176,7 @@ test('conffile in the file replaces the path that was loaded', () => {
 });
 
 test('each mistake stops the load with the words of PgBouncer and the true line', () => {
-  const rows: [string, string][] = [
+  const rows: [string, ...string[]][] = [
     ['', 'E f: load_init_file: main section missing from config file'],
     ['[databases]\na =', 'E f: load_init_file: main section missing from config file'],
     ['[pgbouncer]\n\nfoo = 1', 'E f:3: foo: unknown parameter: pgbouncer/foo'],
@@ -248,22 +248,27 @@ test('each mistake stops the load with the words of PgBouncer and the true line'
       'E f:2: auth_type: pam is not supported: use ldap or scram-sha-256 instead',
     ],
     [
-      '[pgbouncer]\nauth_type = cert',
-      'E f:2: auth_type: cert is not supported yet by this version',
+      '[pgbouncer]\nauth_type = cert\nclient_tls_sslmode = disable',
+      'E f:2: auth_type: auth_type=cert requires client_tls_sslmode=SSLMODE_VERIFY_FULL',
+      'E f:2: auth_type: auth_type=cert requires client_tls_ca_file',
     ],
-    ['[pgbouncer]\nauth_type = HBA', 'E f:2: auth_type: hba is not supported yet by this version'],
+    ['[pgbouncer]\nauth_type = HBA', 'E f:2: auth_type: auth_type=hba requires auth_hba_file'],
     [
-      '[pgbouncer]\nauth_type = ldap',
-      'E f:2: auth_type: ldap is not supported yet by this version',
+      '[pgbouncer]\nauth_type = hba\nauth_hba_file = gone',
+      'E f:3: could not open hba config file gone: No such file or directory',
+    ],
+    [
+      '[pgbouncer]\nauth_ldap_options = ldapserver=h',
+      'E f:2: auth_ldap_options: authentication method "ldap" requires argument "ldapbasedn", "ldapprefix", or "ldapsuffix" to be set',
     ],
     [
       '[pgbouncer]\nclient_tls_sslmode = prefer',
       'E f:2: client_tls_sslmode: To allow TLS connections from clients, client_tls_key_file and client_tls_cert_file must be set.',
     ],
   ];
-  for (const [text, expected] of rows) {
+  for (const [text, ...expected] of rows) {
     const { config, lines } = load(text);
-    assert.deepEqual(lines, [expected], text);
+    assert.deepEqual(lines, expected, text);
     assert.equal(config, null, text);
   }
 });
@@ -336,7 +341,7 @@ test('databases and users may have names that objects treat apart', () => {
 test('a second [pgbouncer] header puts settings back to their defaults and says so', () => {
   const { config, lines } = load({
     f: '[pgbouncer]\nmax_client_conn = 1\nlisten_port = 7000\nauth_file = users\nverbose = 2\n[databases]\n[pgbouncer]\nlisten_port = 7001',
-    users: 'text',
+    users: '',
   });
   assert.deepEqual(lines, [
     'W f:7: second [pgbouncer] header: settings above it go back to their defaults',
@@ -361,12 +366,48 @@ test('an unreadable auth_file is a warning and the start goes on', () => {
   assert.deepEqual(lines, [
     'W f:2: auth_file: could not open auth_file gone: No such file or directory',
   ]);
-  assert.equal(config?.authFileText, null);
+  assert.equal(config?.authUsers, null);
+});
+
+test('a broken line of auth_file is a warning with its place, and the users before it stay', () => {
+  const { config, lines } = load({
+    f: '[pgbouncer]\nauth_file = users',
+    users: '"a" "secret"\n# broken\n"b" "other"\n',
+  });
+  assert.deepEqual(lines, ['W users:2: broken auth file: the users from here on are left out']);
+  assert.deepEqual(config?.authUsers, [{ name: 'a', secret: 'secret' }]);
+});
+
+test('HBA and ident files are read for auth_type=hba alone', () => {
+  const files = {
+    hba: 'local all all peer map=m',
+    ident: 'm os all',
+  };
+  const settings = 'auth_hba_file = hba\nauth_ident_file = ident';
+  const config = clean({ f: `[pgbouncer]\nauth_type = hba\n${settings}`, ...files });
+  assert.equal(config.hba?.rules.length, 1);
+  assert.deepEqual(config.hba?.maps, [
+    { name: 'm', pairs: [{ systemName: 'os', databaseUser: null }] },
+  ]);
+  assert.equal(clean(`[pgbouncer]\nauth_type = md5\n${settings}`).hba, null);
+});
+
+test('a line of an HBA or ident file that cannot be read stops the load', () => {
+  const { config, lines } = load({
+    f: '[pgbouncer]\nauth_type = hba\nauth_hba_file = d/hba\nauth_ident_file = d/ident',
+    'd/hba': 'local all all trust\nhost all all 10.0.0.1/8 reject\nlocal all all peer map=m',
+    'd/ident': 'm os\n',
+  });
+  assert.equal(config, null);
+  assert.deepEqual(lines, [
+    'E d/ident:1: a system name or database user is missing',
+    'E d/hba:2: address does not match mask: 10.0.0.1 / 255.0.0.0',
+  ]);
 });
 
 test('auth_file is not read where nothing asks for a password list', () => {
-  assert.equal(clean('[pgbouncer]\nauth_type = any\nauth_file = gone').authFileText, null);
-  assert.equal(clean('[pgbouncer]\nauth_file =').authFileText, null);
+  assert.equal(clean('[pgbouncer]\nauth_type = any\nauth_file = gone').authUsers, null);
+  assert.equal(clean('[pgbouncer]\nauth_file =').authUsers, null);
 });
 
 test('peers without an own id are a warning', () => {

@@ -10,7 +10,7 @@ test('the fleet is as large as written, or as the machine runs at once', () => {
   assert.equal(fleetSize('auto'), Math.min(availableParallelism(), 256));
 });
 
-function config(databases: Partial<DatabaseEntry>[], authFileText: string | null): Config {
+function config(databases: Partial<DatabaseEntry>[], users: readonly string[] | null): Config {
   return {
     version: 1,
     file: '/etc/pgfleet.ini',
@@ -24,7 +24,8 @@ function config(databases: Partial<DatabaseEntry>[], authFileText: string | null
     autoDatabase: null,
     users: [],
     peers: [],
-    authFileText,
+    authUsers: users?.map((name) => ({ name, secret: 'x' })) ?? null,
+    hba: null,
     clientTls: null,
     given: [],
   };
@@ -32,10 +33,9 @@ function config(databases: Partial<DatabaseEntry>[], authFileText: string | null
 
 test('descriptors are counted for clients, the program and every pool of known users', () => {
   assert.equal(expectedFds(config([], null)), 110);
-  const users = '"a" "x"\n"b""c" ""\n; no user\n"a" "again"\n';
-  assert.equal(expectedFds(config([{}, { pool_size: 5 }], users)), 110 + 2 * 20 + 2 * 5);
+  assert.equal(expectedFds(config([{}, { pool_size: 5 }], ['a', 'b'])), 110 + 2 * 20 + 2 * 5);
 });
 
 test('a database with a forced user counts one pool', () => {
-  assert.equal(expectedFds(config([{ user: 'app' }], '"a" "x"\n"b" "y"\n')), 110 + 20);
+  assert.equal(expectedFds(config([{ user: 'app' }], ['a', 'b'])), 110 + 20);
 });

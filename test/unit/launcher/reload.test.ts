@@ -30,14 +30,14 @@ function setUp(t: TestContext, first: string, users: string | null = null) {
         return state.users;
       },
     });
-  const { config, texts } = load('main.ini');
+  const { config, reads } = load('main.ini');
   assert.ok(config);
   read.length = 0;
   const spread: Config[] = [];
   let hold: Promise<void> | null = null;
   const reloader = new Reloader({
     config,
-    texts,
+    reads,
     size: 4,
     outputsOf: ({ settings }) => ({ stderr: true, logfile: settings.logfile, verbose: 0 }),
     spread: async (next, _outputs, onDecided) => {
@@ -124,14 +124,14 @@ test('users stay when their file cannot be read, and go when the file is not wan
   const { state, reloader, logged } = setUp(t, text, '"a" "b"\n');
   state.users = null;
   assert.deepEqual(await reloader.reload(), OK);
-  assert.equal(reloader.config.authFileText, '"a" "b"\n');
+  assert.equal(reloader.config.authUsers?.[0]?.name, 'a');
   assert.match(logged[0]!, /^warning .*could not open auth_file users: Gone$/);
   state.users = '"c" "d"\n';
   await reloader.reload();
-  assert.equal(reloader.config.authFileText, '"c" "d"\n');
+  assert.equal(reloader.config.authUsers?.[0]?.name, 'c');
   state.text = MAIN;
   await reloader.reload();
-  assert.equal(reloader.config.authFileText, null);
+  assert.equal(reloader.config.authUsers, null);
 });
 
 test('a log file that cannot be opened is refused before the fleet is asked', async (t) => {

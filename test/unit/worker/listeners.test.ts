@@ -15,7 +15,7 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-test('a connection is handed over unread, with the label of the socket it came to', async (t) => {
+test('a connection is handed over unread, with the kind of the socket it came to', async (t) => {
   const port = await freePort();
   const grant = {
     kind: 'tcp',
@@ -24,9 +24,9 @@ test('a connection is handed over unread, with the label of the socket it came t
     fd: null,
     label: `127.0.0.1:${port}`,
   } as const;
-  const accepted: { socket: Socket; label: string }[] = [];
-  const listeners = new Listeners([grant], 128, (socket, label) => {
-    accepted.push({ socket, label });
+  const accepted: { socket: Socket; kind: string }[] = [];
+  const listeners = new Listeners([grant], 128, (socket, kind) => {
+    accepted.push({ socket, kind });
     t.after(() => socket.destroy());
   });
   await listeners.listen();
@@ -35,8 +35,8 @@ test('a connection is handed over unread, with the label of the socket it came t
   t.after(() => client.destroy());
   client.write('first bytes');
   await until('the connection was accepted', () => accepted.length === 1, { everyMs: 2 });
-  const { socket, label } = accepted[0]!;
-  assert.equal(label, grant.label);
+  const { socket, kind } = accepted[0]!;
+  assert.equal(kind, grant.kind);
   assert.equal(socket.bytesRead, 0);
   const [bytes] = await within('bytes', once(socket.resume(), 'data'));
   assert.equal(String(bytes), 'first bytes');
