@@ -1,3 +1,4 @@
+import { noticeResponse } from '../wire/encode.ts';
 import { CommandError, type ControlCommand } from './control.ts';
 import type { Fleet } from './fleet.ts';
 import type { Plan } from './plan.ts';
@@ -23,8 +24,9 @@ export function controlPlan(
     columns: null,
     isDeferred,
     run: async (signal) => {
-      await fleet.control.ask(typeof command === 'function' ? await command() : command, signal);
-      return { notices: [], rows: [], tag };
+      const asked = typeof command === 'function' ? await command() : command;
+      const notice = await fleet.control.ask(asked, signal);
+      return { notices: notice === null ? [] : [noticeResponse(notice)], rows: [], tag };
     },
   };
 }

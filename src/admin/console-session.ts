@@ -16,13 +16,21 @@ import { CommandError } from './control.ts';
 import {
   BIND_COMPLETE,
   BROKEN,
+  EMPTY_QUERY,
   ExtendedError,
   ExtendedState,
   PORTAL_SUSPENDED,
   type Portal,
 } from './extended.ts';
 import type { Fleet } from './fleet.ts';
-import { type Answer, type Plan, planQuery, type Rights } from './plan.ts';
+import {
+  type Answer,
+  type Plan,
+  type Planned,
+  planQuery,
+  planScript,
+  type Rights,
+} from './plan.ts';
 import { describeRows, encodeRows, type Formats, type Row } from './result.ts';
 import { PGBOUNCER_VERSION } from './show-version.ts';
 
@@ -158,30 +166,79 @@ export class ConsoleSession implements LocalBackend {
       return;
     }
     this.#extended.onSimpleQuery();
-    const plan = planQuery(body.subarray(0, end), this.#rights, this.#fleet);
-    if ('error' in plan) {
-      this.#error(PROTOCOL_VIOLATION, plan.error);
+    const [plan, ...more] = planScript(body.subarray(0, end), this.#rights, this.#fleet);
+    if (more.length > 0) {
+      this.#runScript([plan!, ...more]);
+      return;
+    }
+    if ('error' in plan!) {
+      this.#error(plan.sqlstate ?? PROTOCOL_VIOLATION, plan.error);
       this.#peer.send(READY_IDLE);
       return;
     }
     const onAnswer = (answer: Answer): void => {
-      for (const notice of answer.notices) this.#peer.send(notice);
-      if (plan.columns !== null) {
-        this.#peer.send(describeRows(plan.columns, null));
-        this.#sendRows(plan.columns, answer.rows, null);
-      }
-      this.#peer.send(commandComplete(answer.tag));
+      this.#sendAnswer(plan!, answer);
       this.#peer.send(READY_IDLE);
     };
     const onRefusal = ({ sqlstate, message, detail }: CommandError): void => {
       this.#error(sqlstate, message, detail);
       this.#peer.send(READY_IDLE);
     };
-    if (plan.isDeferred === true && this.#deferred < MAX_DEFERRED) {
-      this.#defer(plan, onAnswer, onRefusal);
+    if (plan!.isDeferred === true && this.#deferred < MAX_DEFERRED) {
+      this.#defer(plan!, onAnswer, onRefusal);
     } else {
-      this.#run(plan, onAnswer, onRefusal);
+      this.#run(plan!, onAnswer, onRefusal);
     }
+  }
+
+  /**
+   * Runs several statements of one Query, each when the one before it has been answered, PAUSE too;
+   * an error ends them. One ReadyForQuery is behind all of them.
+   */
+  #runScript(plans: readonly Planned[]): void {
+    this.#isBusy = true;
+    this.#script(plans)
+      .then(() => {
+        this.#isBusy = false;
+        this.#handleQueue();
+      })
+      .catch((error: unknown) => this.#fail(error));
+  }
+
+  async #script(plans: readonly Planned[]): Promise<void> {
+    for (const plan of plans) {
+      const answer = await this.#answerOf(plan);
+      if (this.#isOver) return;
+      if (answer instanceof CommandError) {
+        this.#error(answer.sqlstate, answer.message, answer.detail);
+        break;
+      }
+      this.#sendAnswer(plan as Plan, answer);
+    }
+    this.#peer.send(READY_IDLE);
+  }
+
+  async #answerOf(plan: Planned): Promise<Answer | CommandError> {
+    if ('error' in plan) return new CommandError(plan.error, plan.sqlstate);
+    try {
+      return await plan.run(this.#ending.signal);
+    } catch (error) {
+      if (error instanceof CommandError) return error;
+      throw error;
+    }
+  }
+
+  #sendAnswer(plan: Plan, answer: Answer): void {
+    for (const notice of answer.notices) this.#peer.send(notice);
+    if (plan.columns !== null) {
+      this.#peer.send(describeRows(plan.columns, null));
+      this.#sendRows(plan.columns, answer.rows, null);
+    }
+    this.#sendTag(answer.tag);
+  }
+
+  #sendTag(tag: string | null): void {
+    this.#peer.send(tag === null ? EMPTY_QUERY : commandComplete(tag));
   }
 
   #onExecute(body: Buffer): void {
@@ -209,7 +266,8 @@ export class ConsoleSession implements LocalBackend {
     const next = rows.slice(portal.sentRows, end);
     portal.sentRows += next.length;
     if (portal.plan.columns !== null) this.#sendRows(portal.plan.columns, next, portal.formats);
-    this.#peer.send(portal.sentRows < rows.length ? PORTAL_SUSPENDED : commandComplete(tag));
+    if (portal.sentRows < rows.length) this.#peer.send(PORTAL_SUSPENDED);
+    else this.#sendTag(tag);
   }
 
   /** Sends what a step of the extended protocol answered, or its error. */

@@ -20,6 +20,8 @@ export type ControlCommand =
   | ({ readonly name: 'kill'; inUse: string[] } & DatabaseOrAll)
   | { readonly name: 'kill_client'; readonly id: number }
   | { readonly name: 'suspend' | 'reload' }
+  /** `value` is what would stand in the file. */
+  | { readonly name: 'set'; readonly key: string; readonly value: string }
   | { readonly name: 'shutdown'; readonly mode: 'now' | 'wait_for_clients' | 'wait_for_servers' };
 
 /** The way to the launcher. */
@@ -27,9 +29,10 @@ export interface ControlPort {
   /**
    * Settled when the whole fleet has done it. An abort of `signal` tells that the console has left.
    *
+   * @returns a notice, or null
    * @throws CommandError with what the console answers
    */
-  ask(command: ControlCommand, signal: AbortSignal): Promise<void>;
+  ask(command: ControlCommand, signal: AbortSignal): Promise<string | null>;
   /** So many sessions of the console are open in this worker now. */
   sessions(count: number): void;
 }

@@ -1,3 +1,4 @@
+import { PROTOCOL_VIOLATION } from '../errors.ts';
 import { ServerMessage } from '../wire/codes.ts';
 import { MessageWriter } from '../wire/encode.ts';
 import { BodyReader } from './body-reader.ts';
@@ -16,6 +17,7 @@ const MAX_PORTALS = 16;
 
 const writer = new MessageWriter();
 export const BIND_COMPLETE = writer.begin(ServerMessage.BindComplete).end();
+export const EMPTY_QUERY = writer.begin(ServerMessage.EmptyQueryResponse).end();
 export const PORTAL_SUSPENDED = writer.begin(ServerMessage.PortalSuspended).end();
 const NO_DATA = writer.begin(ServerMessage.NoData).end();
 const NO_PARAMETERS = writer.begin(ServerMessage.ParameterDescription).int16(0).end();
@@ -63,7 +65,9 @@ export class ExtendedState {
     // A failed Parse leaves no unnamed statement behind.
     if (name === '') this.#statements.delete('');
     const planned = plan(query);
-    if ('error' in planned) return new ExtendedError('08P01', planned.error);
+    if ('error' in planned) {
+      return new ExtendedError(planned.sqlstate ?? PROTOCOL_VIOLATION, planned.error);
+    }
     this.#statements.set(name, planned);
     return null;
   }

@@ -92,6 +92,10 @@ export class Fleet {
       stats: asked('stats') ? snapshot.stats : [],
       dns_hosts: asked('dns') ? snapshot.dns_hosts : [],
       dns_zones: asked('dns') ? snapshot.dns_zones : [],
+      sockets: asked('sockets') ? snapshot.sockets : [],
+      descriptors: asked('descriptors') ? snapshot.descriptors : [],
+      peerPools: asked('peerPools') ? snapshot.peerPools : [],
+      running: asked('process') ? snapshot.running : null,
     };
   }
 }

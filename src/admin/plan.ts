@@ -1,22 +1,35 @@
 import { type Column, noticeResponse } from '../wire/encode.ts';
 import type { Command } from './command.ts';
 import { disable, enable } from './disable.ts';
+import {
+  EMPTY_PLAN,
+  planDriverSet,
+  planDriverShow,
+  planDriverStatement,
+} from './driver-statements.ts';
 import type { Fleet, FleetAnswer } from './fleet.ts';
 import { parseStatement, type Statement } from './grammar.ts';
 import { kill, killClient } from './kill.ts';
 import { pause, resume } from './pause.ts';
 import { reconnect, waitClose } from './reconnect.ts';
 import { reload } from './reload.ts';
-import { int4, type Row, text } from './result.ts';
+import { int4, type Row } from './result.ts';
+import { MAX_STATEMENTS, statementsIn } from './script.ts';
+import { planSet } from './set.ts';
 import { showClients, showServers } from './show-clients.ts';
 import { showConfig } from './show-config.ts';
 import { showDatabases } from './show-databases.ts';
 import { showDnsHosts, showDnsZones } from './show-dns.ts';
+import { showFds } from './show-fds.ts';
+import { showFleet } from './show-fleet.ts';
 import { HELP_DETAIL } from './show-help.ts';
 import { showLists } from './show-lists.ts';
+import { showMem } from './show-mem.ts';
+import { showPeerPools } from './show-peer-pools.ts';
 import { showPeers } from './show-peers.ts';
 import { showPools } from './show-pools.ts';
 import { showSessionLeaks, showStalePlans } from './show-sessions.ts';
+import { showActiveSockets, showSockets } from './show-sockets.ts';
 import { showState } from './show-state.ts';
 import { showStats, showStatsAverages, showStatsTotals, showTotals } from './show-stats.ts';
 import { showUsers } from './show-users.ts';
@@ -32,7 +45,8 @@ export interface Answer {
   /** Whole NoticeResponses, sent first. */
   readonly notices: readonly Buffer[];
   readonly rows: readonly Row[];
-  readonly tag: string;
+  /** Null: the query was empty. */
+  readonly tag: string | null;
 }
 
 /** A command that was understood and may be run; it can be run more than once. */
@@ -49,20 +63,37 @@ export interface Plan {
   readonly run: (signal: AbortSignal) => Answer | Promise<Answer>;
 }
 
-export type Planned = Plan | { readonly error: string };
+/** `sqlstate` is PgBouncer's usual one when it is left out. */
+export type Planned = Plan | { readonly error: string; readonly sqlstate?: string };
 
+const NOBODY: ReadonlyMap<number, string> = new Map();
 const ADMIN_NEEDED = { error: 'admin access needed' };
+const TOO_MANY = {
+  error: `more than ${MAX_STATEMENTS} statements in one query`,
+  sqlstate: '54000',
+};
+/** PostgreSQL's words for it. */
+const TWO_IN_ONE = {
+  error: 'cannot insert multiple commands into a prepared statement',
+  sqlstate: '42601',
+};
 
 const TOPICS: Readonly<Record<string, Topic>> = {
+  ACTIVE_SOCKETS: showActiveSockets,
   CLIENTS: showClients,
   CONFIG: showConfig,
   DATABASES: showDatabases,
   DNS_HOSTS: showDnsHosts,
   DNS_ZONES: showDnsZones,
+  FDS: showFds,
+  FLEET: showFleet,
   LISTS: showLists,
+  MEM: showMem,
   PEERS: showPeers,
+  PEER_POOLS: showPeerPools,
   POOLS: showPools,
   SERVERS: showServers,
+  SOCKETS: showSockets,
   SESSION_LEAKS: showSessionLeaks,
   STALE_PLANS: showStalePlans,
   STATE: showState,
@@ -73,9 +104,6 @@ const TOPICS: Readonly<Record<string, Topic>> = {
   USERS: showUsers,
   VERSION: showVersion,
 };
-
-/** Topics of PgBouncer that have no answer yet. */
-const LATER_TOPICS = ['ACTIVE_SOCKETS', 'MEM', 'PEER_POOLS', 'SOCKETS'];
 
 /** Commands that change what the fleet does. */
 const COMMANDS: Readonly<Record<string, Command>> = {
@@ -92,26 +120,54 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   WAIT_CLOSE: waitClose,
 };
 
-/** Settings that drivers ask for and set when they connect; setting them has no effect. */
-const DRIVER_SETTINGS: Readonly<Record<string, string>> = {
-  client_encoding: 'UTF-8',
-  default_transaction_isolation: 'read committed',
-  standard_conforming_strings: 'on',
-  datestyle: 'ISO',
-  timezone: 'GMT',
-};
+/**
+ * Understands the text of a simple Query, of which `query` holds the bytes without a NUL: the
+ * statements to run one after the other, up to and with the first that is none.
+ */
+export function planScript(query: Buffer, rights: Rights, fleet: Fleet): Planned[] {
+  const whole = planStatement(query, rights, fleet);
+  if (whole !== null) return [whole];
+  const statements = statementsIn(query.toString('latin1'));
+  if (statements.length === 0) return [EMPTY_PLAN];
+  if (statements.length > MAX_STATEMENTS) return [TOO_MANY];
+  const plans: Planned[] = [];
+  for (const statement of statements) {
+    const bytes = Buffer.from(statement, 'latin1');
+    const planned = planStatement(bytes, rights, fleet);
+    // Of one statement all of the text is shown, with its blanks and comments, as PgBouncer does.
+    plans.push(planned ?? invalid(statements.length === 1 ? query : bytes));
+    if (planned === null || 'error' in planned) break;
+  }
+  return plans;
+}
 
-/** Settings that drivers set without asking for them: JDBC does. */
-const IGNORED_SETTINGS = [...Object.keys(DRIVER_SETTINGS), 'extra_float_digits'];
-
-/** Understands the text of a query, of which `query` holds the bytes without a NUL. */
+/** Understands the text of a Parse, which may hold one statement. */
 export function planQuery(query: Buffer, rights: Rights, fleet: Fleet): Planned {
-  const statement = parseStatement(query.toString('latin1'));
-  const invalid = { error: `invalid command '${query.toString()}', use SHOW HELP;` };
+  const whole = planStatement(query, rights, fleet);
+  if (whole !== null) return whole;
+  const [first, second] = statementsIn(query.toString('latin1'));
+  if (first === undefined) return EMPTY_PLAN;
+  if (second !== undefined) return TWO_IN_ONE;
+  return planStatement(Buffer.from(first, 'latin1'), rights, fleet) ?? invalid(query);
+}
+
+/** Null when it is no statement of the console's. */
+function planStatement(query: Buffer, rights: Rights, fleet: Fleet): Planned | null {
+  const text = query.toString('latin1');
+  const statement = parseStatement(text);
   if (statement.kind === 'tooLong') return { error: 'bad arguments' };
-  if (statement.kind === 'set') return planSet(statement.key, rights);
-  if (statement.kind === 'invalid') return invalid;
-  return planCommand(statement, rights, fleet) ?? invalid;
+  if (statement.kind === 'set') {
+    const { key, value } = statement;
+    const plan = planDriverSet(key);
+    if (plan !== null) return plan;
+    return rights === 'admin' ? planSet(key, value, fleet) : ADMIN_NEEDED;
+  }
+  const plan = statement.kind === 'invalid' ? null : planCommand(statement, rights, fleet);
+  return plan ?? planDriverStatement(text);
+}
+
+function invalid(query: Buffer): Planned {
+  return { error: `invalid command '${query.toString()}', use SHOW HELP;` };
 }
 
 /** Null when there is no such command. */
@@ -137,20 +193,14 @@ function planShow(
 ): Planned | null {
   const name = argument.toUpperCase();
   const topic = own(TOPICS, name);
+  if (topic?.isForAdmins === true && rights !== 'admin') return ADMIN_NEEDED;
   if (isByProcess) return topic?.hasProcesses === true ? planProcesses(topic, fleet) : null;
   if (topic !== undefined) return planTopic(topic, fleet);
   if (name === 'HELP') {
     const notices = [noticeResponse('Console usage', HELP_DETAIL)];
     return { columns: null, run: () => ({ notices, rows: [], tag: 'SHOW' }) };
   }
-  if (name === 'FDS') return rights === 'admin' ? notYet('SHOW FDS') : ADMIN_NEEDED;
-  if (LATER_TOPICS.includes(name)) return notYet(`SHOW ${name}`);
-  const value = own(DRIVER_SETTINGS, name.toLowerCase());
-  if (value === undefined) return null;
-  return {
-    columns: [text(name.toLowerCase())],
-    run: () => ({ notices: [], rows: [[value]], tag: 'SHOW' }),
-  };
+  return planDriverShow(name);
 }
 
 function planTopic(topic: Topic, fleet: Fleet): Plan {
@@ -158,7 +208,11 @@ function planTopic(topic: Topic, fleet: Fleet): Plan {
   if (topic.isSameEverywhere) {
     const run = (): Answer => ({
       notices: [],
-      rows: topic.rows({ snapshots: [fleet.own(parts)], config: fleet.config() }),
+      rows: topic.rows({
+        snapshots: [fleet.own(parts)],
+        config: fleet.config(),
+        missing: NOBODY,
+      }),
       tag: 'SHOW',
     });
     return { columns, run };
@@ -169,7 +223,7 @@ function planTopic(topic: Topic, fleet: Fleet): Plan {
       const { snapshots, missing } = await fleet.collect(parts);
       return {
         notices: noticeOf(missing),
-        rows: topic.rows({ snapshots, config: fleet.config() }),
+        rows: topic.rows({ snapshots, config: fleet.config(), missing }),
         tag: 'SHOW',
       };
     },
@@ -184,23 +238,13 @@ function planProcesses(topic: Topic, fleet: Fleet): Plan {
       const { snapshots, missing } = await fleet.collect(topic.parts);
       const config = fleet.config();
       const rows = snapshots.flatMap((snapshot) =>
-        topic.rows({ snapshots: [snapshot], config }).map((row) => [snapshot.process, ...row]),
+        topic
+          .rows({ snapshots: [snapshot], config, missing: NOBODY })
+          .map((row) => [snapshot.process, ...row]),
       );
       return { notices: noticeOf(missing), rows, tag: 'SHOW' };
     },
   };
-}
-
-function planSet(key: string, rights: Rights): Planned {
-  if (IGNORED_SETTINGS.includes(key.toLowerCase())) {
-    const notices = [noticeResponse('SET ignored')];
-    return { columns: null, run: () => ({ notices, rows: [], tag: 'SET' }) };
-  }
-  return rights === 'admin' ? notYet('SET') : ADMIN_NEEDED;
-}
-
-function notYet(command: string): Planned {
-  return { error: `${command} is not available in this version` };
 }
 
 function noticeOf(missing: FleetAnswer['missing']): Buffer[] {

@@ -7,12 +7,14 @@ const INT4 = 23;
 const INT8 = 20;
 const NUMERIC = 1700;
 const TEXT = 25;
+const BYTEA = 17;
 
 const RUN_BYTES = 1 << 16;
 
 export const text = (name: string): Column => ({ name, typeOid: TEXT, typeBytes: -1 });
 export const int4 = (name: string): Column => ({ name, typeOid: INT4, typeBytes: 4 });
 export const int8 = (name: string): Column => ({ name, typeOid: INT8, typeBytes: 8 });
+export const bytea = (name: string): Column => ({ name, typeOid: BYTEA, typeBytes: -1 });
 /** PgBouncer's counters: whole numbers, sent as numeric. */
 export const numeric = (name: string): Column => ({ name, typeOid: NUMERIC, typeBytes: -1 });
 
@@ -114,7 +116,8 @@ function toBinary(column: Column, value: string): Buffer {
   }
   if (column.typeOid === INT8) {
     const bytes = Buffer.alloc(8);
-    bytes.writeBigInt64BE(BigInt(value));
+    // A cancel key may be above what the type has room for.
+    bytes.writeBigInt64BE(BigInt.asIntN(64, BigInt(value)));
     return bytes;
   }
   return column.typeOid === NUMERIC ? numericBinary(value) : Buffer.from(value);

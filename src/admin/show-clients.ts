@@ -1,12 +1,12 @@
 import { zoneAbbreviation } from '../log/zone.ts';
 import type { Column } from '../wire/encode.ts';
 import { int4, type Row, text } from './result.ts';
-import type { ClientRow, ServerRow } from './snapshot.ts';
+import type { ClientRow, ServerRow, SocketRow } from './snapshot.ts';
 import { compareNames, type Topic } from './topic.ts';
 
 /** SHOW CLIENTS and SHOW SERVERS: one shape; the rows of all workers, sorted as one pooler does. */
 
-const COLUMNS: readonly Column[] = [
+export const LINK_COLUMNS: readonly Column[] = [
   text('type'),
   text('user'),
   text('database'),
@@ -46,10 +46,11 @@ const SERVER_ORDER: Record<ServerRow['state'], number> = {
   new: 4,
   active_cancel: 5,
   being_canceled: 6,
+  closing: 7,
 };
 
 export const showClients: Topic = {
-  columns: COLUMNS,
+  columns: LINK_COLUMNS,
   parts: ['clients'],
   isSameEverywhere: false,
   hasProcesses: true,
@@ -57,11 +58,11 @@ export const showClients: Topic = {
     snapshots
       .flatMap((snapshot) => snapshot.clients)
       .sort((a, b) => comparePools(a, b) || CLIENT_ORDER[a.state] - CLIENT_ORDER[b.state])
-      .map((client) => toRow('C', client, client.waitUs)),
+      .map((client) => linkRow('C', client, client.waitUs)),
 };
 
 export const showServers: Topic = {
-  columns: COLUMNS,
+  columns: LINK_COLUMNS,
   parts: ['servers'],
   isSameEverywhere: false,
   hasProcesses: true,
@@ -69,18 +70,27 @@ export const showServers: Topic = {
     snapshots
       .flatMap((snapshot) => snapshot.servers)
       .sort((a, b) => comparePools(a, b) || SERVER_ORDER[a.state] - SERVER_ORDER[b.state])
-      .map((server) => toRow('S', server, 0)),
+      .map((server) => linkRow('S', server, 0)),
 };
 
-/** By database, then user; connections to peers, which have neither, come last. */
+/** By database, then user; those that have none of it (cancel requests) come behind the others. */
 function comparePools(a: ClientRow | ServerRow, b: ClientRow | ServerRow): number {
   if (a.database === null || b.database === null) {
     return Number(a.database === null) - Number(b.database === null);
   }
-  return compareNames(a.database, b.database) || compareNames(a.user ?? '', b.user ?? '');
+  const byDatabase = compareNames(a.database, b.database);
+  if (byDatabase !== 0 || (a.user !== null && b.user !== null)) {
+    return byDatabase || compareNames(a.user!, b.user!);
+  }
+  return Number(a.user === null) - Number(b.user === null);
 }
 
-function toRow(type: string, link: ClientRow | ServerRow, waitUs: number): Row {
+/** The values of `LINK_COLUMNS`. */
+export function linkRow(
+  type: string,
+  link: ClientRow | ServerRow | SocketRow,
+  waitUs: number,
+): Row {
   return [
     type,
     link.user ?? '(nouser)',

@@ -1,15 +1,13 @@
-/**
- * Detail of the notice that answers SHOW HELP, in PgBouncer's layout. It names what there is: PgBouncer's
- * own has other topics besides, and SET.
- */
+/** Detail of the notice that answers SHOW HELP: PgBouncer's, and our own topics among its. */
 export const HELP_DETAIL = [
   'SHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION',
-  'SHOW PEERS',
-  'SHOW LISTS|STATE',
+  'SHOW PEERS|PEER_POOLS',
+  'SHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE',
   'SHOW DNS_HOSTS|DNS_ZONES',
   'SHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS',
-  'SHOW SESSION_LEAKS|STALE_PLANS',
+  'SHOW FLEET|SESSION_LEAKS|STALE_PLANS',
   'SHOW <topic> BY PROCESS',
+  'SET key = arg',
   'RELOAD',
   'PAUSE [<db>]',
   'RESUME [<db>]',

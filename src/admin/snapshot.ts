@@ -18,6 +18,10 @@ export const snapshotParts = [
   'lists',
   'dns',
   'config',
+  'sockets',
+  'descriptors',
+  'peerPools',
+  'process',
 ] as const;
 export type SnapshotPart = (typeof snapshotParts)[number];
 
@@ -63,9 +67,100 @@ export type ClientRow = z.infer<typeof clientRow>;
 
 const serverRow = z.object({
   ...linkFields,
-  state: z.enum(['active', 'idle', 'used', 'tested', 'new', 'active_cancel', 'being_canceled']),
+  /** `closing`, which PgBouncer has not: told to end, but PostgreSQL still has it, and it has its slot. */
+  state: z.enum([
+    'active',
+    'idle',
+    'used',
+    'tested',
+    'new',
+    'active_cancel',
+    'being_canceled',
+    'closing',
+  ]),
 });
 export type ServerRow = z.infer<typeof serverRow>;
+
+/** A socket of a client or server, by the list that it is in, and what waits in it. */
+const socketRow = z.object({
+  ...linkFields,
+  type: z.enum(['C', 'S']),
+  state: z.enum([
+    'cl_active',
+    'cl_waiting',
+    'cl_login',
+    'sv_active',
+    'sv_idle',
+    'sv_used',
+    'sv_tested',
+    'sv_login',
+  ]),
+  /** As `waitUs` of a client. */
+  waitUs: count,
+  /** Received bytes that have not been looked at. */
+  unreadBytes: count,
+  /** Bytes that are owed of a message of which some have been passed on. */
+  messageLeft: count,
+  /** Bytes that its reader has not taken. */
+  unsentBytes: count,
+});
+export type SocketRow = z.infer<typeof socketRow>;
+
+/** A descriptor of the process. */
+const descriptorRow = z.object({
+  fd: z.number(),
+  task: z.enum(['pooler', 'client', 'server']),
+  /** Where it stands among the others: listening sockets, then logins, then the pools' lists. */
+  place: z.number(),
+  user: z.string().nullable(),
+  database: z.string().nullable(),
+  addr: z.string(),
+  port: z.number(),
+  /** The first 8 bytes of the cancel key as an unsigned number in decimal digits; 0: none. */
+  cancel: z.string(),
+  /** Descriptor of the linked server or client; 0: none. */
+  link: z.number(),
+  client_encoding: z.string().nullable(),
+  std_strings: z.string().nullable(),
+  datestyle: z.string().nullable(),
+  timezone: z.string().nullable(),
+});
+export type DescriptorRow = z.infer<typeof descriptorRow>;
+
+/** Cancel requests for a host of `[peers]`. */
+const peerPoolRow = z.object({
+  peer_id: z.number(),
+  cl_active_cancel_req: count,
+  cl_waiting_cancel_req: count,
+  sv_active_cancel: count,
+  sv_login: count,
+});
+export type PeerPoolRow = z.infer<typeof peerPoolRow>;
+
+/** The process itself. */
+const processRow = z.object({
+  /** It waits for its end. */
+  isStopping: z.boolean(),
+  /** Of the fleet that it belongs to. */
+  generation: z.number(),
+  uptimeMs: count,
+  clients: count,
+  /** Connections to PostgreSQL that have not been told to end. */
+  servers: count,
+  /** Server connections that count against the limits. */
+  slots: count,
+  cpuUserUs: count,
+  cpuSystemUs: count,
+  /** Resident memory. */
+  rssBytes: count,
+  heapBytes: count,
+  heapUsedBytes: count,
+  /** Buffers and whatever else lies outside of the heap. */
+  externalBytes: count,
+  /** By how much the event loop was late at most in the last ten seconds. */
+  loopDelayUs: count,
+});
+export type ProcessRow = z.infer<typeof processRow>;
 
 const poolMode = z.enum(['session', 'transaction', 'statement']);
 
@@ -219,6 +314,11 @@ export const workerSnapshotSchema = z.object({
   dns_hosts: z.array(dnsHost),
   dns_zones: z.array(dnsZone),
   config: z.array(configRow),
+  sockets: z.array(socketRow),
+  descriptors: z.array(descriptorRow),
+  peerPools: z.array(peerPoolRow),
+  /** Null when it was not asked for. */
+  running: processRow.nullable(),
 });
 export type WorkerSnapshot = z.infer<typeof workerSnapshotSchema>;
 
@@ -269,5 +369,9 @@ export function emptySnapshot(process: number, pid: number, version: string): Li
     },
     dns_hosts: [],
     dns_zones: [],
+    sockets: [],
+    descriptors: [],
+    peerPools: [],
+    running: null,
   };
 }

@@ -8,6 +8,8 @@ interface View {
   /** Snapshots in the order of the workers' numbers; at least one. */
   readonly snapshots: readonly WorkerSnapshot[];
   readonly config: Config;
+  /** Workers without an answer, and why. */
+  readonly missing: ReadonlyMap<number, string>;
 }
 
 /** One SHOW: a table over any number of workers, which one worker alone is a case of. */
@@ -19,6 +21,8 @@ export interface Topic {
   readonly isSameEverywhere: boolean;
   /** Has a form BY PROCESS. */
   readonly hasProcesses: boolean;
+  /** `stats_users` may not see it. */
+  readonly isForAdmins?: true;
   rows(view: View): Row[];
 }
 

@@ -1,6 +1,9 @@
+import type { Socket } from 'node:net';
 import { log } from '../log/logger.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
+import { clock } from '../util/clock.ts';
+import { nextId } from '../util/ids.ts';
 import { cancelRequest } from '../wire/encode.ts';
 import { type Carrier, type CarrierEvents, Outcome } from './cancel-queue.ts';
 
@@ -9,16 +12,20 @@ export type Connect = (
   server: ServerConnection,
   handler: LinkHandler,
   onSafe: () => void,
-) => Pick<Link, 'write' | 'destroy'>;
+) => Pick<Link, 'write' | 'destroy'> & Partial<Pick<Link, 'socket'>>;
 
 /** One connection that carries one CancelRequest to a server and ends when the server closes it. */
 export class CancelErrand implements LinkHandler, Carrier {
-  readonly #link;
+  readonly id = nextId();
+  readonly connectedAt = clock.now;
+  readonly server: ServerConnection;
+  readonly #link: ReturnType<Connect>;
   #events: CarrierEvents | null;
   #isSent = false;
 
   constructor(server: ServerConnection, connect: Connect, events: CarrierEvents) {
     this.#events = events;
+    this.server = server;
     this.#link = connect(server, this, () => {
       if (!events.isWanted()) {
         this.#link.destroy();
@@ -29,6 +36,10 @@ export class CancelErrand implements LinkHandler, Carrier {
       this.#isSent = true;
       events.onSent();
     });
+  }
+
+  get socket(): Socket | undefined {
+    return this.#link.socket;
   }
 
   destroy(): void {

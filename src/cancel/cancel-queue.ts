@@ -85,6 +85,22 @@ export class CancelQueue {
     return this.#waiting.size;
   }
 
+  /** Requests that have been sent and whose end is awaited. */
+  get sent(): number {
+    let count = 0;
+    for (const { sentAt } of this.#open.values()) if (sentAt > 0) count++;
+    return count;
+  }
+
+  /** The connections of those that have one. */
+  get carriers(): Carrier[] {
+    return [...this.#open.values()].flatMap(({ carrier }) => (carrier === null ? [] : [carrier]));
+  }
+
+  isSent(job: CancelJob): boolean {
+    return (this.#open.get(job)?.sentAt ?? 0) > 0;
+  }
+
   push(job: CancelJob): void {
     this.#waiting.set(job, clock.now);
     this.#next();

@@ -79,11 +79,28 @@ type Done = (reason: string) => void;
 /** The requester has left. */
 export type GiveUp = () => void;
 
+/** How far a request has come. */
+export interface CancelProgress {
+  readonly isSent: boolean;
+  /** The pool of the server that it is for; null: it goes elsewhere. */
+  readonly owner: ServerConnection['owner'] | null;
+}
+
+/** Requests for one host of `[peers]`. */
+export interface PeerRequests {
+  readonly id: number;
+  readonly waiting: number;
+  readonly connecting: number;
+  readonly sent: number;
+}
+
 export class Canceller {
   readonly #options: CancellerOptions;
   /** By the pool whose servers they are for. */
   readonly #pools = new Map<ServerConnection['owner'], CancelQueue>();
   readonly #peers = new Map<number, CancelQueue>();
+  /** Of requests that a queue has; the others have been passed on at once. */
+  readonly #progress = new WeakMap<GiveUp, () => CancelProgress>();
 
   constructor(options: CancellerOptions) {
     this.#options = options;
@@ -107,6 +124,27 @@ export class Canceller {
   countsOf(pool: ServerConnection['owner']): { readonly active: number; readonly waiting: number } {
     const queue = this.#pools.get(pool);
     return { active: queue?.active ?? 0, waiting: queue?.waiting ?? 0 };
+  }
+
+  /** Connections that carry requests to the servers of one pool. */
+  errandsOf(pool: ServerConnection['owner']): CancelErrand[] {
+    const carriers = this.#pools.get(pool)?.carriers ?? [];
+    return carriers.filter((carrier) => carrier instanceof CancelErrand);
+  }
+
+  /** The requests for each host that one has been forwarded to. */
+  get peerRequests(): PeerRequests[] {
+    return [...this.#peers]
+      .filter(([id]) => this.#options.peer(id) !== null)
+      .map(([id, queue]) => {
+        const { sent, active, waiting } = queue;
+        return { id, waiting, connecting: active - sent, sent };
+      });
+  }
+
+  /** How far the request has come that `handle` returned this for. */
+  progressOf(giveUp: GiveUp): CancelProgress {
+    return this.#progress.get(giveUp)?.() ?? { isSent: true, owner: null };
   }
 
   /**
@@ -172,7 +210,7 @@ export class Canceller {
         done(reason);
       },
     };
-    return push(this.#queueOf(server.owner), job);
+    return this.#push(this.#queueOf(server.owner), job, server.owner);
   }
 
   #queueOf(pool: ServerConnection['owner']): CancelQueue {
@@ -204,7 +242,7 @@ export class Canceller {
       this.#peers.set(id, queue);
     }
     const bytes = cancelRequest(withHopLess(key));
-    return push(queue, {
+    const job: CancelJob = {
       isDue: () => true,
       isWanted: () => true,
       carry: ({ onSent, onEnd }) => {
@@ -221,13 +259,16 @@ export class Canceller {
         });
       },
       settle: (_outcome, reason) => done(reason),
-    });
+    };
+    return this.#push(queue, job, null);
   }
-}
 
-function push(queue: CancelQueue, job: CancelJob): GiveUp {
-  queue.push(job);
-  return () => queue.giveUp(job);
+  #push(queue: CancelQueue, job: CancelJob, owner: CancelProgress['owner']): GiveUp {
+    queue.push(job);
+    const giveUp = (): void => queue.giveUp(job);
+    this.#progress.set(giveUp, () => ({ isSent: queue.isSent(job), owner }));
+    return giveUp;
+  }
 }
 
 function refused(done: Done, reason: string): GiveUp {

@@ -1,5 +1,6 @@
 import { realpathSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
+import type { FileReads } from '../config/file-reads.ts';
 import { formatProblem, loadConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
 import { ConfigError } from '../errors.ts';
@@ -24,7 +25,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
   log.configure({ stderr, logfile: '', verbose: options.verbose });
   try {
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
-    const config = readConfig(options.file);
+    const { config, reads } = readConfig(options.file);
     const outputsOf = (next: Config) => logOutputs(next, stderr, options.verbose);
     const outputs = outputsOf(config);
     if (options.daemon && config.settings.pidfile === '') {
@@ -37,7 +38,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     const realFile = realpathSync(config.file);
     takeIdentity(options.user ?? config.settings.user);
     openLog(outputs);
-    return await runFleet(new Launcher({ config, realFile, log: outputs, outputsOf }));
+    return await runFleet(new Launcher({ config, reads, realFile, log: outputs, outputsOf }));
   } catch (error) {
     const text = error instanceof ConfigError ? error.message : stackOf(error);
     log.fatal(text);
@@ -55,15 +56,15 @@ async function runFleet(launcher: Launcher): Promise<number> {
   return launcher.exitStatus;
 }
 
-function readConfig(file: string): Config {
-  const { config, problems } = loadConfig(file);
+function readConfig(file: string): { config: Config; reads: FileReads } {
+  const { config, problems, reads } = loadConfig(file);
   for (const problem of problems) {
     const text = formatProblem(problem);
     if (problem.level === 'error') log.error(text);
     else log.warning(text);
   }
   if (config === null) throw new ConfigError(startFailure(problems));
-  return config;
+  return { config, reads };
 }
 
 /** PgBouncer has a line of its own for TLS, which it sets up when the file has been read. */

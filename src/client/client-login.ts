@@ -31,7 +31,7 @@ import { Authentication, type LoginRequest } from './authentication.ts';
 import type { ClientSession } from './client-session.ts';
 import type { ClientContext } from './context.ts';
 import { after } from './login-wait.ts';
-import { readStartup, type StartupRequest } from './startup-parameters.ts';
+import { databaseIn, readStartup, type StartupRequest } from './startup-parameters.ts';
 import { HANDSHAKE_RECORD, refuseTls, startTls } from './tls-start.ts';
 
 /**
@@ -208,14 +208,15 @@ export class ClientLogin {
       return session.fatal('SSL required');
     }
     const startup = decodeStartup(bytes, start, packetEnd);
-    const request = readStartup(startup.parameters, context.tracked, context.ignoredParameters);
+    const isConsole = CONSOLE_DATABASES.has(databaseIn(startup.parameters));
+    const ignored = isConsole ? atConsole(context.ignoredParameters) : context.ignoredParameters;
+    const request = readStartup(startup.parameters, context.tracked, ignored);
     if ('refusal' in request) return session.fatal(request.refusal);
     if (!startup.isTerminated) {
       return session.fatal('invalid startup packet layout: expected terminator as last byte');
     }
     if (request.user === '') return session.fatal('no username supplied');
     const database = request.database === '' ? request.user : request.database;
-    const isConsole = CONSOLE_DATABASES.has(database);
     const received = bytes.subarray(start, end);
     this.#request = request;
     if (!isConsole && !this.#staysHere(database, request.user, received)) return;
@@ -471,6 +472,14 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/**
+ * JDBC and Go's lib/pq always send it, and a monitor has no way to make them stop; PgBouncer wants it
+ * in `ignore_startup_parameters`, where it would hold for every database.
+ */
+function atConsole(ignored: ReadonlySet<string>): ReadonlySet<string> {
+  return new Set([...ignored, 'extra_float_digits']);
 }
 
 /**

@@ -193,6 +193,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     return this.#walker.isMidMessage;
   }
 
+  /** Bytes owed of a message of which some have gone on. */
+  get messageLeft(): number {
+    return this.#walker.messageLeft;
+  }
+
   get isMidRequest(): boolean {
     return this.#walker.isMidMessage;
   }

@@ -28,6 +28,13 @@ export interface StartupRefusal {
 const OPTIONS_FORM =
   "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed";
 
+/** The database that is asked for: the user's name unless it is given. */
+export function databaseIn(parameters: readonly (readonly [string, string])[]): string {
+  const valueOfLast = (wanted: string): string =>
+    parameters.findLast(([name]) => name === wanted)?.[1] ?? '';
+  return valueOfLast('database') || valueOfLast('user');
+}
+
 /**
  * Scans the parameters in order; the first fault wins.
  * @param ignored names of `ignore_startup_parameters`

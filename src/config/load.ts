@@ -11,6 +11,7 @@ import { type ClientTlsFiles, readClientTls } from './client-tls.ts';
 import type { Config, DatabaseEntry, PeerEntry, UserEntry } from './config.ts';
 import { checkHonoured, checkTogether, type Given } from './cross-checks.ts';
 import { CONSOLE_NAMES, type Parsed, parseDatabase, parsePeer, parseUser } from './entries.ts';
+import { type FileReads, noted } from './file-reads.ts';
 import type { Problem } from './problem.ts';
 import { readText } from './read-text.ts';
 import { type EntryEvent, type ReadFile, type SectionEvent, scanConfig } from './scanner.ts';
@@ -32,12 +33,17 @@ export interface LoadOptions {
   readonly listFolder?: (path: string) => readonly string[];
   /** Becomes `config.version`. */
   readonly version?: number;
+  /** What an earlier load has read, and this one does not read again. */
+  readonly known?: FileReads;
+  /** Settings of `[pgbouncer]` that hold whatever the files say, by key. */
+  readonly overrides?: ReadonlyMap<string, string>;
 }
 
 export interface LoadResult {
   /** Null when at least one problem is an error. */
   readonly config: Config | null;
   readonly problems: readonly Problem[];
+  readonly reads: FileReads;
 }
 
 const SECTIONS: readonly string[] = ['pgbouncer', 'databases', 'users', 'peers', 'fleet'];
@@ -45,13 +51,18 @@ const STICKY = new Set<string>(SETTINGS.filter((spec) => spec.isSticky).map((spe
 
 /** Reads and checks `file`; relative paths, also those of `%include`, start at the working directory. */
 export function loadConfig(file: string, options: LoadOptions = {}): LoadResult {
-  const { readFile = readText, listFolder = (path) => readdirSync(path) } = options;
+  const { readFile, listFolder, reads } = noted(
+    options.readFile ?? readText,
+    options.listFolder ?? ((path) => readdirSync(path)),
+    options.known,
+  );
   const draft = new Draft();
   for (const event of scanConfig(file, readFile)) {
     if (event.kind === 'problem') draft.problems.push(event.problem);
     else if (event.kind === 'section') draft.openSection(event);
     else draft.addEntry(event);
   }
+  for (const [key, text] of options.overrides ?? []) draft.override(key, text);
   const problems = draft.problems;
   const isUnreadable = problems.some((problem) => problem.line === 0);
   if (!draft.hasMainSection && !isUnreadable) {
@@ -79,7 +90,7 @@ export function loadConfig(file: string, options: LoadOptions = {}): LoadResult 
   };
   problems.push(...checkTogether(config, given));
   const hasError = problems.some((problem) => problem.level === 'error');
-  return { config: hasError ? null : deepFreeze(config), problems };
+  return { config: hasError ? null : deepFreeze(config), problems, reads };
 }
 
 /** What the file has said so far. */
@@ -124,6 +135,16 @@ class Draft {
       const peer = this.#accept(event, parsePeer(key, value));
       if (peer !== null) this.peers.set(peer.id, peer);
     }
+  }
+
+  /** A setting that was given by a command (PgBouncer's SET). */
+  override(key: string, value: string): void {
+    const place = { file: 'SET', line: 0 };
+    this.#addSetting(
+      { kind: 'entry', section: 'pgbouncer', key, value, ...place },
+      'pgbouncer',
+      this.#settings,
+    );
   }
 
   settings(): Settings {

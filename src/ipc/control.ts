@@ -27,6 +27,7 @@ const commandSchema = z.discriminatedUnion('name', [
   z.object({ name: z.literal('reconnect'), database: databaseOrAll }),
   z.object({ name: z.literal('wait_close'), database: databaseOrAll }),
   z.object({ name: z.literal('reload') }),
+  z.object({ name: z.literal('set'), key: z.string(), value: z.string() }),
   z.object({ name: z.literal('shutdown'), mode: z.enum(stopModes) }),
 ]);
 export type ControlCommand = z.infer<typeof commandSchema>;
@@ -47,7 +48,8 @@ export type ControlAction = z.infer<typeof actionSchema>;
 
 /** How a command ended. `sqlstate` is PgBouncer's usual one when it is left out. */
 const outcomeSchema = z.union([
-  z.object({ ok: z.literal(true) }),
+  /** `notice`: what the console has to say besides. */
+  z.object({ ok: z.literal(true), notice: z.string().optional() }),
   z.object({
     ok: z.literal(false),
     text: z.string(),

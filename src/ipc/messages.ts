@@ -98,6 +98,8 @@ const startSchema = z.object({
   workerId: z.number().int().min(0).max(255),
   /** Number of workers in the fleet. */
   size: z.number().int().min(1).max(256),
+  /** Of the fleet: an upgrade brings the next one. */
+  generation: z.number().int(),
   /** Counts the processes that have had this worker's number. */
   incarnation: z.number().int(),
   listeners: z.array(listenerSchema),

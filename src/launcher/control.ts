@@ -10,6 +10,7 @@ import type {
 import type { ToWorker } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { ACTIVE, decide, isBadMoment, type WorkerCommand, withoutGone } from './fleet-state.ts';
+import type { ReloadResult, SetResult } from './reload.ts';
 
 /**
  * The control of the fleet: commands of consoles and signals, one after the other, each numbered.
@@ -30,7 +31,8 @@ export interface ControlTarget {
   /** Sends to every worker that has been told its start, and returns their numbers. */
   broadcast(message: ToWorker): number[];
   sendTo(worker: number, message: ToWorker): void;
-  reload(): Promise<{ ok: true } | { ok: false; text: string }>;
+  reload(): Promise<ReloadResult>;
+  set(key: string, value: string): Promise<SetResult>;
   stop(mode: StopMode): void;
 }
 
@@ -135,6 +137,7 @@ export class Control {
       if (next === undefined) return;
       const { command } = next;
       if (command.name === 'reload') this.#reload(next);
+      else if (command.name === 'set') this.#set(next, command.key, command.value);
       else if (command.name === 'shutdown') this.#stop(next, command.mode);
       else this.#begin(next, command);
     }
@@ -176,20 +179,39 @@ export class Control {
 
   #reload({ asker }: Queued): void {
     if (asker !== null) log.info('RELOAD command issued');
-    this.#isBusy = true;
     const before = this.#target.config();
+    this.#reconfigure(
+      asker,
+      this.#target.reload().finally(() => {
+        this.#state = withoutGone(this.#state, before, this.#target.config());
+      }),
+      { sqlstate: 'F0000', text: 'RELOAD failed, see logs for additional details' },
+    );
+  }
+
+  #set({ asker }: Queued, key: string, value: string): void {
+    this.#reconfigure(asker, this.#target.set(key, value), { text: 'SET failed' });
+  }
+
+  /** Waits for another configuration; commands that come meanwhile wait too. */
+  #reconfigure(
+    asker: Asker | null,
+    result: Promise<ReloadResult | SetResult>,
+    failure: { readonly text: string; readonly sqlstate?: string },
+  ): void {
+    this.#isBusy = true;
     const end = (outcome: ControlOutcome): void => {
-      this.#state = withoutGone(this.#state, before, this.#target.config());
       this.#answer(asker, outcome);
       this.#isBusy = false;
       this.#next();
     };
-    this.#target.reload().then(
-      (result) => end(result.ok ? result : reloadFailure(result.text)),
+    const fail = (detail: string): void => end({ ok: false, ...failure, detail });
+    result.then(
+      (outcome) => (outcome.ok ? end(outcome) : fail(outcome.text)),
       (error: unknown) => {
         const text = String(error instanceof Error ? (error.stack ?? error) : error);
         log.error(`InvariantError: ${text}`);
-        end(reloadFailure(text));
+        fail(text);
       },
     );
   }
@@ -302,11 +324,6 @@ function outcomeOf({ command, lost, isFound }: Running): ControlOutcome {
   }
   if (name === 'kill_client') return { ok: false, text: 'client not found' };
   return { ok: true };
-}
-
-function reloadFailure(detail: string): ControlOutcome {
-  const text = 'RELOAD failed, see logs for additional details';
-  return { ok: false, sqlstate: 'F0000', text, detail };
 }
 
 /** PgBouncer's line for a command; KILL_CLIENT has none. */

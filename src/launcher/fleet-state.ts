@@ -14,7 +14,7 @@ const BUSY = 'already suspended/paused';
 export const ACTIVE: FleetState = { mode: 'active', paused: [], disabled: [] };
 
 /** Commands that workers take part in. */
-export type WorkerCommand = Exclude<ControlCommand, { name: 'reload' | 'shutdown' }>;
+export type WorkerCommand = Exclude<ControlCommand, { name: 'reload' | 'set' | 'shutdown' }>;
 
 export type Decision =
   | { readonly refusal: string }

@@ -38,6 +38,7 @@ const SECRET_BYTES = 32;
 export interface FleetOptions {
   readonly config: Config;
   readonly size: number;
+  readonly generation: number;
   readonly listeners: readonly Listener[];
   readonly runtimeDir: string;
   readonly workerMain: string;
@@ -194,6 +195,7 @@ export class Fleet {
       previous: this.#previous,
       workerId: place.id,
       size: this.#places.length,
+      generation: this.#options.generation,
       incarnation,
       listeners: [...grants],
       runtimeDir,

@@ -1,4 +1,5 @@
 import type { Config } from '../config/config.ts';
+import type { FileReads } from '../config/file-reads.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
 import { ConfigError } from '../errors.ts';
 import type { StopMode } from '../ipc/control.ts';
@@ -9,14 +10,19 @@ import { Fleet } from './fleet.ts';
 import type { Listener } from './listener.ts';
 import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
 import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
-import { Reloader, type ReloadResult } from './reload.ts';
+import { Reloader, type ReloadResult, type SetResult } from './reload.ts';
 import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
 import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
 import { workerMainPath } from './worker-command.ts';
 
+/** Of the fleet that this launcher starts. */
+const GENERATION = 1;
+
 export interface LauncherOptions {
   readonly config: Config;
+  /** What its load has read; default: SET reads it again. */
+  readonly reads?: FileReads;
   /** Path of the configuration file without links, which names the fleet's runtime folder. */
   readonly realFile: string;
   /** Where the workers log; the launcher's own log is set up by its caller. */
@@ -51,6 +57,7 @@ export class Launcher {
     broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
     sendTo: (worker, message) => this.#fleet?.sendTo(worker, message),
     reload: () => this.reload(),
+    set: (key, value) => this.#set(key, value),
     stop: (mode) => this.stop(mode),
   });
   #onStarted: () => void = () => {};
@@ -147,6 +154,12 @@ export class Launcher {
     return await this.#reloader.reload();
   }
 
+  async #set(key: string, value: string): Promise<SetResult> {
+    await this.#started;
+    if (this.#reloader === null) return { ok: false, text: 'the fleet does not run' };
+    return await this.#reloader.set(key, value);
+  }
+
   /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
   async #listen(): Promise<void> {
     const { settings, fleet } = this.#options.config;
@@ -165,10 +178,11 @@ export class Launcher {
   }
 
   async #startWorkers(): Promise<boolean> {
-    const { config, log: outputs, workerMain = workerMainPath() } = this.#options;
+    const { config, reads, log: outputs, workerMain = workerMainPath() } = this.#options;
     this.#fleet = new Fleet({
       config,
       size: fleetSize(config.fleet.size),
+      generation: GENERATION,
       listeners: this.#listeners,
       runtimeDir: this.#runtimeDir,
       workerMain,
@@ -180,6 +194,7 @@ export class Launcher {
     const fleet = this.#fleet;
     this.#reloader = new Reloader({
       config,
+      ...(reads === undefined ? {} : { reads }),
       size: fleetSize(config.fleet.size),
       outputsOf:
         this.#options.outputsOf ?? ((next) => ({ ...outputs, logfile: next.settings.logfile })),
@@ -213,7 +228,7 @@ export class Launcher {
       );
     }
     for (const text of smallBudgets(this.#options.config, size)) log.warning(text);
-    log.info(`fleet up: ${size} workers, generation 1`);
+    log.info(`fleet up: ${size} workers, generation ${GENERATION}`);
     if (settings.pidfile !== '') {
       writePidfile(settings.pidfile);
       this.#undo.push(() => removePidfile(settings.pidfile));

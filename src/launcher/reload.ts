@@ -1,13 +1,24 @@
 import { closeSync, openSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import { droppedLines } from '../config/diff.ts';
+import type { FileReads } from '../config/file-reads.ts';
 import { formatProblem, loadConfig } from '../config/load.ts';
+import type { Problem } from '../config/problem.ts';
+import { readSetting, SETTINGS } from '../config/schema.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
-import { keepStartOnly } from '../config/start-only.ts';
+import { keepStartOnly, type Reloadable } from '../config/start-only.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
 
 export type ReloadResult = { readonly ok: true } | { readonly ok: false; readonly text: string };
+
+/** `notice`: it is noted, but not in force. */
+export type SetResult =
+  | { readonly ok: true; readonly notice?: string }
+  | { readonly ok: false; readonly text: string };
+
+const TLS_KEY = /_tls(?:13)?_/;
+const NOT_APPLIED = 'TLS settings could not be applied, still using old configuration';
 
 /** Brings a configuration to the workers, all or none; `Fleet.reload`. */
 type Spread = (
@@ -19,6 +30,8 @@ type Spread = (
 export interface ReloaderOptions {
   /** The configuration that the fleet was started with. */
   readonly config: Config;
+  /** What its load has read; default: it is read again when a single setting changes. */
+  readonly reads?: FileReads;
   /** Number of workers. */
   readonly size: number;
   /** Where a fleet with this configuration logs. */
@@ -27,6 +40,12 @@ export interface ReloaderOptions {
   /** Makes the workers open their log files anew. */
   readonly reopenLogs: () => void;
   readonly load?: typeof loadConfig;
+}
+
+/** What a reload has read. */
+interface Read extends Reloadable {
+  readonly reads: FileReads;
+  readonly file: string;
 }
 
 /**
@@ -39,12 +58,23 @@ export class Reloader {
   #config: Config;
   /** Of the last attempt, so that no answer to one can be taken for an answer to the next. */
   #version: number;
-  #running: Promise<ReloadResult> | null = null;
+  /** The end of all that has been asked for, reloads and single settings; null: nothing is under way. */
+  #last: Promise<void> | null = null;
+  /** A reload that waits for its turn. */
   #next: Promise<ReloadResult> | null = null;
+  /** What the load of the configuration in force has read, and the main file's path. */
+  #reads: FileReads | undefined;
+  #file: string;
+  /** Settings in force that were set one by one since the files were read, by key. */
+  #overrides: ReadonlyMap<string, string> = new Map();
+  /** TLS settings that are noted until the whole of them can be used. */
+  #noted: ReadonlyMap<string, string> = new Map();
 
   constructor(options: ReloaderOptions) {
     this.#options = options;
     this.#config = options.config;
+    this.#reads = options.reads;
+    this.#file = options.config.file;
     this.#version = options.config.version;
   }
 
@@ -55,61 +85,126 @@ export class Reloader {
 
   /** Resolves when the configuration is in force in every worker, or when it is clear that it is not. */
   reload(): Promise<ReloadResult> {
-    if (this.#running === null) return this.#begin();
-    this.#next ??= this.#running.then(() => {
+    if (this.#last === null) return this.#after(() => this.#reload());
+    this.#next ??= this.#after(() => {
       this.#next = null;
-      return this.#begin();
+      return this.#reload();
     });
     return this.#next;
   }
 
-  #begin(): Promise<ReloadResult> {
-    this.#running = this.#reload().finally(() => {
-      this.#running = null;
+  /**
+   * Changes one setting of `[pgbouncer]` in every worker or in none, until the next reload (PgBouncer's
+   * SET). As in PgBouncer what only a restart can change is ignored without a word, and a TLS setting
+   * that cannot be used yet is noted, so that several can be set one after the other.
+   *
+   * @param text as it would stand in the file
+   */
+  set(key: string, text: string): Promise<SetResult> {
+    return this.#after(() => this.#set(key, text));
+  }
+
+  /** Begins `work` when nothing else is under way. */
+  #after<T>(work: () => Promise<T>): Promise<T> {
+    const result = this.#last === null ? work() : this.#last.then(work);
+    const end = (): void => {
+      if (this.#last === last) this.#last = null;
+    };
+    const last: Promise<void> = result.then(end, end);
+    this.#last = last;
+    return result;
+  }
+
+  async #set(key: string, text: string): Promise<SetResult> {
+    const spec = SETTINGS.find((one) => one.key === key && !one.isWindowsOnly);
+    if (spec === undefined) return { ok: false, text: `there is no setting ${key}` };
+    if (!spec.changeable) return { ok: true };
+    const isTls = TLS_KEY.test(key);
+    const noted = isTls ? this.#noted : [];
+    const overrides = new Map([...this.#overrides, ...noted, [key, text]]);
+    const old = this.#config;
+    const { load = loadConfig } = this.#options;
+    const version = ++this.#version;
+    const { config, problems } = load(this.#file, {
+      version,
+      overrides,
+      ...(this.#reads === undefined ? {} : { known: this.#reads }),
     });
-    return this.#running;
+    if (config === null) {
+      const errors = problems.filter(({ level }) => level === 'error');
+      const isNoted =
+        isTls && isReadable(key, text) && errors.every((one) => TLS_KEY.test(one.key));
+      if (isNoted) return this.#note(overrides, formatProblem(errors[0]!));
+      return { ok: false, text: firstError(problems) ?? this.#file };
+    }
+    // The name that SHOW CONFIG has for the file in force is that of the start.
+    const conffile = overrides.get('conffile') ?? old.settings.conffile;
+    const named = Object.freeze({ ...config, settings: { ...config.settings, conffile } });
+    const next = keepStartOnly(old, withUsersOf(old, named)).config;
+    const refusal = await this.#putInForce(next, []);
+    if (refusal === null) {
+      this.#overrides = overrides;
+      if (isTls) this.#noted = new Map();
+      return { ok: true };
+    }
+    if (isTls) return this.#note(overrides, refusal);
+    log.warning(refusal);
+    return { ok: false, text: refusal };
+  }
+
+  /** What cannot be used yet is tried again with the next TLS setting. */
+  #note(overrides: ReadonlyMap<string, string>, why: string): SetResult {
+    log.warning(why);
+    this.#noted = new Map([...overrides].filter(([key]) => TLS_KEY.test(key)));
+    return { ok: true, notice: NOT_APPLIED };
   }
 
   async #reload(): Promise<ReloadResult> {
     const old = this.#config;
     const next = this.#read(old);
     if ('text' in next) return this.#keep(next.text);
-    const outputs = this.#options.outputsOf(next.config);
-    if (outputs.logfile !== this.#options.outputsOf(old).logfile) {
-      const refusal = tryLogfile(outputs.logfile);
-      if (refusal !== null) {
-        log.error(refusal);
-        return this.#keep(refusal);
-      }
-    }
-    const refusal = await this.#options.spread(next.config, outputs, () => {
-      this.#announce(old, next.config, next.changed);
-    });
+    const refusal = await this.#putInForce(next.config, next.changed);
     if (refusal !== null) {
       log.error(refusal);
       return this.#keep(refusal);
     }
-    this.#config = next.config;
-    // What the load had to say is in the old file still; what follows goes to the new one.
-    configureLog(outputs);
+    this.#reads = next.reads;
+    this.#file = next.file;
+    this.#overrides = new Map();
+    this.#noted = new Map();
     return { ok: true };
   }
 
+  /** Returns null when it is in force in every worker, else why in none. */
+  async #putInForce(next: Config, changed: readonly string[]): Promise<string | null> {
+    const old = this.#config;
+    const outputs = this.#options.outputsOf(next);
+    if (outputs.logfile !== this.#options.outputsOf(old).logfile) {
+      const refusal = tryLogfile(outputs.logfile);
+      if (refusal !== null) return refusal;
+    }
+    const refusal = await this.#options.spread(next, outputs, () => {
+      this.#announce(old, next, changed);
+    });
+    if (refusal !== null) return refusal;
+    this.#config = next;
+    // What the load had to say is in the old file still; what follows goes to the new one.
+    configureLog(outputs);
+    return null;
+  }
+
   /** The file's configuration with what only a restart can change as it was; else its first error. */
-  #read(old: Config): { config: Config; changed: readonly string[] } | { text: string } {
+  #read(old: Config): Read | { text: string } {
     const { load = loadConfig } = this.#options;
     const file = old.settings.conffile ?? old.file;
-    const { config, problems } = load(file, { version: ++this.#version });
+    const { config, problems, reads } = load(file, { version: ++this.#version });
     for (const problem of problems) {
       const text = formatProblem(problem);
       if (problem.level === 'error') log.error(text);
       else log.warning(text);
     }
-    if (config === null) {
-      const error = problems.find(({ level }) => level === 'error');
-      return { text: error === undefined ? file : formatProblem(error) };
-    }
-    return keepStartOnly(old, withUsersOf(old, config));
+    if (config === null) return { text: firstError(problems) ?? file };
+    return { ...keepStartOnly(old, withUsersOf(old, config)), reads, file };
   }
 
   /** Nothing changes. Log files are opened anew all the same: that is what rotation asks for. */
@@ -135,6 +230,16 @@ export class Reloader {
       if (!known.has(text)) log.warning(text);
     }
   }
+}
+
+/** Whether the text is a value of the setting, taken by itself. */
+function isReadable(key: string, text: string): boolean {
+  return readSetting('pgbouncer', key, text)?.ok === true;
+}
+
+function firstError(problems: readonly Problem[]): string | null {
+  const error = problems.find(({ level }) => level === 'error');
+  return error === undefined ? null : formatProblem(error);
 }
 
 /** As in PgBouncer, users stay as they are when their file cannot be read at a reload. */

@@ -116,6 +116,11 @@ export class Link {
     return this.#stashBytes;
   }
 
+  /** Bytes that wait to leave, here and in the socket. */
+  get unsentBytes(): number {
+    return this.#runBytes + this.#socket.writableLength;
+  }
+
   /** Puts the link on another socket (TLS over the same connection). */
   replaceSocket(socket: Socket): void {
     this.#socket = socket;

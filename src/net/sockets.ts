@@ -29,6 +29,12 @@ export function handleOf(socket: Socket): object | null {
   return typeof handle === 'object' && handle !== null ? handle : null;
 }
 
+/** The descriptor's number in this process; 0 when the socket has none now. */
+export function descriptorOf(socket: Socket): number {
+  const handle = handleOf(socket) as { readonly fd?: number } | null;
+  return Math.max(handle?.fd ?? 0, 0);
+}
+
 /**
  * Takes the raw handle out of a socket that was accepted with `pauseOnConnect`: the socket is of no
  * use any more. Null where this Node does not show it.

@@ -307,6 +307,11 @@ export class ServerConnection
     return this.#walker.isForwarding;
   }
 
+  /** Bytes owed of a message of which some have gone on. */
+  get messageLeft(): number {
+    return this.#walker.messageLeft;
+  }
+
   /** Nothing that was read of it waits, and no message of it is half through. */
   get isAtBoundary(): boolean {
     return this.link.stashBytes === 0 && !this.#walker.isMidMessage;

@@ -4,7 +4,7 @@ import type { ControlCommand, ControlOutcome } from '../ipc/control.ts';
 import type { FromWorker } from '../ipc/messages.ts';
 
 interface Asked {
-  readonly resolve: () => void;
+  readonly resolve: (notice: string | null) => void;
   readonly reject: (error: CommandError) => void;
   readonly name: string;
   /** To be called when it is over. */
@@ -22,7 +22,7 @@ export class LauncherPort implements ControlPort {
     this.#send = send;
   }
 
-  ask(command: ControlCommand, signal: AbortSignal): Promise<void> {
+  ask(command: ControlCommand, signal: AbortSignal): Promise<string | null> {
     return new Promise((resolve, reject) => {
       const id = ++this.#lastId;
       const name = command.name.toUpperCase();
@@ -50,7 +50,7 @@ export class LauncherPort implements ControlPort {
     this.#asked.delete(id);
     if (asked === undefined) return;
     asked.onEnd();
-    if (outcome.ok) asked.resolve();
+    if (outcome.ok) asked.resolve(outcome.notice ?? null);
     else asked.reject(new CommandError(outcome.text, outcome.sqlstate, outcome.detail));
   }
 

@@ -43,6 +43,14 @@ export class Listeners {
     }
   }
 
+  /** The sockets that are listened on, with their descriptors' numbers in this process. */
+  get descriptors(): { readonly fd: number; readonly grant: ListenerGrant }[] {
+    return this.#servers.flatMap(({ grant, server }) => {
+      const { _handle: handle } = server as unknown as { _handle: { readonly fd?: number } | null };
+      return server.listening ? [{ fd: handle?.fd ?? 0, grant }] : [];
+    });
+  }
+
   /** Stops accepting on TCP; the Unix socket stays, for the console. */
   closeTcp(): void {
     for (const { grant, server } of this.#servers) if (grant.kind === 'tcp') server.close();

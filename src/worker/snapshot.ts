@@ -1,9 +1,8 @@
 import {
-  type ClientRow,
   type Counters,
   emptySnapshot,
   type LiveSnapshot,
-  type ServerRow,
+  type ProcessRow,
   type SnapshotPart,
   type SnapshotSource,
   zeroCounters,
@@ -11,15 +10,18 @@ import {
 import type { Canceller } from '../cancel/canceller.ts';
 import type { Admission } from '../client/admission.ts';
 import { type ClientSession, ClientState } from '../client/client-session.ts';
-import { tlsText } from '../client/tls-start.ts';
 import type { ConfigIndex } from '../config/effective.ts';
 import { PGFLEET_VERSION } from '../log/version.ts';
+import { LoopDelay } from '../metrics/loop-delay.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { DnsCache } from '../net/dns-cache.ts';
 import type { Pool } from '../pool/pool.ts';
 import type { PoolSet } from '../pool/pool-set.ts';
-import type { ServerConnection } from '../server/server-connection.ts';
+import type { TrackedNames } from '../server/parameters.ts';
 import { clock } from '../util/clock.ts';
+import { clientDescriptors, listenerDescriptors, serverDescriptors } from './descriptor-rows.ts';
+import { clientRows, clientSockets, serverRows, serverSockets } from './link-rows.ts';
+import type { Listeners } from './listeners.ts';
 
 /** The rooms that are looked at. */
 export interface LiveRooms {
@@ -32,6 +34,14 @@ export interface LiveRooms {
   readonly admission: () => Admission;
   readonly index: ConfigIndex;
   readonly isSuspended: () => boolean;
+  readonly isStopping: () => boolean;
+  /** Of the fleet that the worker belongs to. */
+  readonly generation: number;
+  readonly tracked: TrackedNames;
+  /** The sockets that are listened on. */
+  readonly listeners: () => Listeners['descriptors'];
+  /** How often `tick` is called, milliseconds. */
+  readonly tickMs: number;
 }
 
 /** What the console shows of this worker, read off the live rooms when asked for. */
@@ -43,15 +53,18 @@ export class LiveSnapshots implements SnapshotSource {
   #older = new Map<Traffic, Counters>();
   #lastAt: number;
   #olderAt: number;
+  readonly #loopDelay: LoopDelay;
 
   constructor(rooms: LiveRooms) {
     this.#rooms = rooms;
+    this.#loopDelay = new LoopDelay(rooms.tickMs);
     this.#lastAt = this.#startedAt;
     this.#olderAt = this.#startedAt - 1000;
   }
 
   /** Moves the window of the averages on once `stats_period` is over; called three times a second. */
   tick(now: number): void {
+    this.#loopDelay.onTick(now);
     const periodMs = this.#rooms.index.settings.stats_period * 1000;
     if (periodMs <= 0 || now - this.#lastAt < periodMs) return;
     this.#older = this.#last;
@@ -66,15 +79,41 @@ export class LiveSnapshots implements SnapshotSource {
   snapshot(parts: readonly SnapshotPart[]): LiveSnapshot {
     const { worker, sessions, pools, canceller, dns, users, admission, index } = this.#rooms;
     const all = [...pools.all].sort(byName);
+    const listenPort = index.settings.listen_port;
     const snapshot = emptySnapshot(worker, process.pid, PGFLEET_VERSION);
     if (this.#rooms.isSuspended()) snapshot.state = 'suspended';
     else if (pools.isPaused) snapshot.state = 'paused';
     snapshot.statsWindowUs = Math.round((clock.tick() - this.#olderAt) * 1000);
     if (parts.includes('clients')) {
-      const shown = [...sessions].filter((session) => session.state >= ClientState.newcomer);
-      snapshot.clients = shown.map((session) => clientRow(session, index));
+      snapshot.clients = clientRows(sessions, canceller, listenPort);
     }
-    if (parts.includes('servers')) snapshot.servers = all.flatMap((pool) => serverRows(pool));
+    if (parts.includes('servers')) {
+      snapshot.servers = all.flatMap((pool) => serverRows(pool, canceller));
+    }
+    if (parts.includes('sockets')) {
+      snapshot.sockets = [
+        ...clientSockets(sessions, listenPort),
+        ...all.flatMap((pool) => serverSockets(pool)),
+      ];
+    }
+    if (parts.includes('descriptors')) {
+      const { listeners, tracked } = this.#rooms;
+      snapshot.descriptors = [
+        ...listenerDescriptors(listeners(), listenPort),
+        ...clientDescriptors(sessions, tracked),
+        ...all.flatMap((pool) => serverDescriptors(pool)),
+      ];
+    }
+    if (parts.includes('peerPools')) {
+      snapshot.peerPools = canceller.peerRequests.map(({ id, waiting, connecting, sent }) => ({
+        peer_id: id,
+        cl_active_cancel_req: sent,
+        cl_waiting_cancel_req: waiting + connecting,
+        sv_active_cancel: sent,
+        sv_login: connecting,
+      }));
+    }
+    if (parts.includes('process')) snapshot.running = this.#running();
     if (parts.includes('pools')) snapshot.pools = all.map((pool) => poolRow(pool, canceller));
     if (parts.includes('databases')) {
       snapshot.databases = [...pools.databases].map((database) => ({
@@ -111,11 +150,14 @@ export class LiveSnapshots implements SnapshotSource {
     }
     if (parts.includes('lists')) {
       let loggingIn = 0;
-      for (const session of sessions) if (session.state === ClientState.login) loggingIn++;
+      for (const session of sessions) {
+        if (session.state === ClientState.login && session.giveUpCancel === null) loggingIn++;
+      }
       snapshot.lists.used_clients = sessions.size;
       snapshot.lists.login_clients = loggingIn;
       snapshot.lists.used_servers = pools.connections + canceller.active;
       snapshot.lists.dns_queries = dns.questions;
+      snapshot.lists.peerPoolIds = canceller.peerRequests.map(({ id }) => id);
     }
     if (parts.includes('dns')) {
       snapshot.dns_hosts = dns.hosts;
@@ -123,77 +165,35 @@ export class LiveSnapshots implements SnapshotSource {
     }
     return snapshot;
   }
+
+  #running(): ProcessRow {
+    const { sessions, pools, generation, isStopping } = this.#rooms;
+    const cpu = process.cpuUsage();
+    const memory = process.memoryUsage();
+    let closing = 0;
+    for (const pool of pools.all) closing += pool.closing.size;
+    return {
+      isStopping: isStopping(),
+      generation,
+      uptimeMs: Math.round(process.uptime() * 1000),
+      clients: sessions.size,
+      servers: pools.connections - closing,
+      slots: pools.connections,
+      cpuUserUs: cpu.user,
+      cpuSystemUs: cpu.system,
+      rssBytes: memory.rss,
+      heapBytes: memory.heapTotal,
+      heapUsedBytes: memory.heapUsed,
+      externalBytes: memory.external,
+      loopDelayUs: Math.round(this.#loopDelay.maxMs * 1000),
+    };
+  }
 }
 
 function byName(a: Pool, b: Pool): number {
   const first = `${a.database.name}\0${a.user}`;
   const second = `${b.database.name}\0${b.user}`;
   return first < second ? -1 : first > second ? 1 : 0;
-}
-
-function clientRow(session: ClientSession, index: ConfigIndex): ClientRow {
-  const { localAddress, localPort } = session.origin ?? session.link.socket;
-  const isWaiting = session.isWaiting || session.state === ClientState.newcomer;
-  return {
-    user: session.userName,
-    database: session.databaseName,
-    replication: session.replication?.kind ?? 'none',
-    state: isWaiting ? 'waiting' : session.server === null ? 'idle' : 'active',
-    addr: session.address,
-    port: session.port,
-    local_addr: session.isUnix ? 'unix' : (localAddress ?? 'unix'),
-    local_port: session.isUnix ? index.settings.listen_port : (localPort ?? 0),
-    connectTimeMs: clock.wallTime(session.connectedAt),
-    requestTimeMs: clock.wallTime(session.lastActivity),
-    close_needed: false,
-    ptr: session.ptr,
-    link: session.server?.ptr ?? '',
-    remote_pid: 0,
-    tls: session.tls === null ? '' : tlsText(session.tls),
-    application_name: session.applicationName,
-    prepared_statements: session.statements.size,
-    id: session.id,
-    waitUs: session.queryStart > 0 ? Math.round((clock.now - session.queryStart) * 1000) : 0,
-  };
-}
-
-function serverRows(pool: Pool): ServerRow[] {
-  const rows: ServerRow[] = [];
-  const add = (servers: Iterable<ServerConnection>, state: ServerRow['state']) => {
-    for (const server of servers) rows.push(serverRow(pool, server, state));
-  };
-  add(pool.linked, 'active');
-  add(pool.idle, 'idle');
-  add(pool.used, 'used');
-  add(pool.tested, 'tested');
-  add(pool.opening, 'new');
-  add(pool.held, 'being_canceled');
-  return rows;
-}
-
-function serverRow(pool: Pool, server: ServerConnection, state: ServerRow['state']): ServerRow {
-  const { socket } = server.link;
-  const isUnix = server.address === 'unix';
-  return {
-    user: pool.user,
-    database: pool.database.name,
-    replication: server.owner.replicationKind,
-    state,
-    addr: isUnix ? 'unix' : (socket.remoteAddress ?? server.address),
-    port: server.port,
-    local_addr: isUnix ? 'unix' : (socket.localAddress ?? ''),
-    local_port: isUnix ? server.port : (socket.localPort ?? 0),
-    connectTimeMs: clock.wallTime(server.connectedAt),
-    requestTimeMs: clock.wallTime(server.lastActivity),
-    close_needed: server.isCloseNeeded,
-    ptr: server.ptr,
-    link: server.client?.ptr ?? '',
-    remote_pid: server.cancelKey.length >= 4 ? server.cancelKey.readInt32BE(0) : 0,
-    tls: server.tls,
-    application_name: server.tracked[pool.tracked.applicationName] ?? '',
-    prepared_statements: server.statements.size,
-    id: server.id,
-  };
 }
 
 function poolRow(pool: Pool, canceller: Canceller): LiveSnapshot['pools'][number] {

@@ -221,6 +221,11 @@ export class Worker {
         return indexNow();
       },
       isSuspended: () => this.#control.suspension.isOn,
+      isStopping: () => this.#stopMode !== null,
+      generation: start.generation,
+      tracked,
+      listeners: () => this.#listeners.descriptors,
+      tickMs: TICK_MS,
     });
     const console = new ConsoleFactory({
       source: this.#snapshots,

@@ -342,6 +342,46 @@ rule(
 );
 
 rule(
+  'a request on its way is listed among the clients, and what carries it among the servers',
+  ofFake({ default_pool_size: 1 }),
+  async (pooler, t) => {
+    server.holdsCancels = true;
+    t.after(() => server.releaseCancels());
+    const client = await slowOne(t, pooler);
+    const requester = await requested(t, pooler, client.key);
+    await isCancelled(client);
+    await until('it is held', async () => (await shown(pooler, 'sv_being_canceled')) === 1);
+    const told = async (topic: string) =>
+      (await pooler.console(`SHOW ${topic}`))
+        .filter((row) => row['database'] === 'app')
+        .map((row) => ['user', 'state', 'replication', 'tls'].map((name) => row[name]).join(' '));
+    assert.deepEqual(await told('CLIENTS'), ['app idle none ', '(nouser) active_cancel_req none ']);
+    assert.deepEqual(await told('SERVERS'), [
+      'app active_cancel none ',
+      'app being_canceled none ',
+    ]);
+    const lists = await pooler.console('SHOW LISTS');
+    const count = (name: string) => lists.find(({ list }) => list === name)?.['items'];
+    assert.deepEqual(
+      ['used_clients', 'login_clients', 'used_servers'].map(count),
+      [3, 0, 2],
+      'a client, a request and the console',
+    );
+    assert.deepEqual(
+      [await shown(pooler, 'cl_active_cancel_req'), await shown(pooler, 'sv_active_cancel')],
+      [1, 1],
+    );
+    server.releaseCancels();
+    assert.deepEqual(await requester.untilClose(), []);
+    await until(
+      'nothing is on its way',
+      async () => (await told('SERVERS')).join() === 'app idle none ',
+    );
+  },
+  { since: '1.26.0' },
+);
+
+rule(
   'a server is lent to nobody while a request for it may still take effect, though who sent it has left',
   ofFake({ default_pool_size: 1 }),
   async (pooler, t) => {

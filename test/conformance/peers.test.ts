@@ -167,6 +167,35 @@ rule(
   { since: SINCE },
 );
 
+rule(
+  'SHOW PEER_POOLS has a peer from its first request on, and counts those on their way',
+  () => options(),
+  async (pooler, t) => {
+    const shown = async (): Promise<unknown[][]> =>
+      (await pooler.console('SHOW PEER_POOLS')).map((row) => Object.values(row));
+    assert.deepEqual(await shown(), []);
+    peer.cancels.length = 0;
+    peer.holdsCancels = true;
+    t.after(() => peer.releaseCancels());
+    const requester = await WireClient.connect(pooler);
+    t.after(() => requester.destroy());
+    requester.send(cancelRequest(keyOf(OTHER, 3)));
+    await until('the peer has it', () => peer.cancels.length === 1);
+    await until('it is counted', async () => (await shown()).join() === `${OTHER},1,0,1,0`);
+    const clients = await pooler.console('SHOW CLIENTS');
+    assert.deepEqual(
+      clients.map(({ user, database, state }) => `${user} ${database} ${state}`),
+      ['postgres pgbouncer idle', '(nouser) (nodb) active_cancel_req'],
+    );
+    const lists = await pooler.console('SHOW LISTS');
+    assert.equal(lists.find(({ list }) => list === 'peer_pools')?.['items'], 1);
+    peer.releaseCancels();
+    assert.deepEqual(await requester.untilClose(), []);
+    await until('it is over', async () => (await shown()).join() === `${OTHER},0,0,0,0`);
+  },
+  { since: '1.26.0' },
+);
+
 /** Sends six requests to a peer that keeps their connections, and takes two at one time. */
 async function sixRequests(
   pooler: TestPooler,

@@ -8,7 +8,7 @@ import { type LoginOptions, WireClient } from './wire-client.ts';
 export class ConsoleClient {
   readonly wire: WireClient;
 
-  private constructor(wire: WireClient) {
+  constructor(wire: WireClient) {
     this.wire = wire;
   }
 

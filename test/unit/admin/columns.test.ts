@@ -7,6 +7,10 @@ const LINK_COLUMNS =
   'connect_time:t request_time:t wait:i wait_us:i close_needed:i ptr:t link:t remote_pid:i tls:t ' +
   'application_name:t prepared_statements:i id:i';
 
+const SOCKET_COLUMNS =
+  `${LINK_COLUMNS} recv_pos:i pkt_pos:i pkt_remain:i send_pos:i send_remain:i pkt_avail:i ` +
+  'send_avail:i';
+
 /** The columns that PgBouncer 1.25.2 sends, with the letters of `TYPES`. */
 const CONTRACT: Record<string, string> = {
   VERSION: 'version:t',
@@ -45,6 +49,14 @@ const CONTRACT: Record<string, string> = {
   DNS_HOSTS: 'hostname:t ttl:q addrs:t',
   DNS_ZONES: 'zonename:t serial:q count:i',
   PEERS: 'peer_id:i host:t port:i pool_size:i',
+  PEER_POOLS:
+    'peer_id:i cl_active_cancel_req:i cl_waiting_cancel_req:i sv_active_cancel:i sv_login:i',
+  SOCKETS: SOCKET_COLUMNS,
+  ACTIVE_SOCKETS: SOCKET_COLUMNS,
+  MEM: 'name:t size:i used:i free:i memtotal:i',
+  FDS:
+    'fd:i task:t user:t database:t addr:t port:i cancel:q link:i client_encoding:t std_strings:t ' +
+    'datestyle:t timezone:t password:t scram_client_key:y scram_server_key:y',
 };
 
 /** The columns of topics that PgBouncer has not. */
@@ -53,9 +65,18 @@ const OWN_CONTRACT: Record<string, string> = {
     'database:t session_leak:t prepare:n listen:n advisory_lock:n temp_table:n set:n role:n ' +
     'hold_cursor:n load:n',
   STALE_PLANS: 'database:t refused:n hidden:n',
+  FLEET:
+    'process:i pid:i state:t generation:i uptime:i clients:i servers:i slots_held:i cpu_user_us:n ' +
+    'cpu_system_us:n memory:q event_loop_delay_us:i',
 };
 
-const TYPES: Record<string, string> = { '25/-1': 't', '23/4': 'i', '20/8': 'q', '1700/-1': 'n' };
+const TYPES: Record<string, string> = {
+  '25/-1': 't',
+  '23/4': 'i',
+  '20/8': 'q',
+  '1700/-1': 'n',
+  '17/-1': 'y',
+};
 
 function describe(columns: readonly { name: string; oid: number; bytes: number }[]): string {
   return columns.map(({ name, oid, bytes }) => `${name}:${TYPES[`${oid}/${bytes}`]}`).join(' ');
@@ -63,15 +84,15 @@ function describe(columns: readonly { name: string; oid: number; bytes: number }
 
 for (const [topic, expected] of Object.entries({ ...CONTRACT, ...OWN_CONTRACT })) {
   test(`SHOW ${topic} has its columns, in order and type`, async () => {
-    const table = await ask(fleet([worker(0), worker(1)]).open('stats'), `SHOW ${topic}`);
+    const table = await ask(fleet([worker(0), worker(1)]).open(), `SHOW ${topic}`);
     assert.equal(describe(table.columns), expected);
     assert.equal(table.tag, 'SHOW');
     for (const row of table.rows) assert.equal(row.length, table.columns.length);
   });
 
-  if (topic === 'PEERS') continue;
+  if (topic === 'PEERS' || topic === 'FLEET') continue;
   test(`SHOW ${topic} BY PROCESS has the number of the worker before them`, async () => {
-    const session = fleet([worker(0), worker(1)]).open('stats');
+    const session = fleet([worker(0), worker(1)]).open();
     const table = await ask(session, `show ${topic.toLowerCase()} by process`);
     assert.equal(describe(table.columns), `process:i ${expected}`);
     const counts = [0, 1].map(
@@ -128,14 +149,15 @@ test('SHOW HELP names all topics that there are, and no other', async () => {
 
 test('each other command that SHOW HELP names is one, of admin users', async () => {
   const lines = (await usage()).filter((line) => !line.startsWith('SHOW '));
-  assert.equal(lines.length, 12);
+  assert.equal(lines.length, 13);
   const session = fleet([worker(0)]).open('stats');
   for (const line of lines) {
     const [word, ...rest] = line
       .replaceAll('<db>', 'app')
       .replace('<client_id>', '1')
       .split(/[ |]/);
-    for (const argument of rest.length === 0 ? [''] : rest) {
+    const isWhole = rest.length === 0 || word === 'SET';
+    for (const argument of isWhole ? [rest.join(' ')] : rest) {
       const command = `${word} ${argument.replaceAll(/[[\]]/g, '')}`;
       assert.equal((await ask(session, command)).error, 'ERROR 08P01 admin access needed', command);
     }

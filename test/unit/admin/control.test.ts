@@ -55,6 +55,12 @@ const COMMANDS: readonly [string, ControlCommand, string][] = [
   ['RECONNECT app', { name: 'reconnect', database: 'app' }, 'RECONNECT'],
   ['WAIT_CLOSE app', { name: 'wait_close', database: 'app' }, 'WAIT_CLOSE'],
   ['RELOAD', { name: 'reload' }, 'RELOAD'],
+  [
+    "SET max_client_conn = '101'",
+    { name: 'set', key: 'max_client_conn', value: '101' },
+    'SET max_client_conn=101',
+  ],
+  ['set Nothing to x;', { name: 'set', key: 'Nothing', value: 'x' }, 'SET Nothing=x'],
   ['SHUTDOWN', { name: 'shutdown', mode: 'now' }, 'SHUTDOWN'],
   ['shutdown wait_for_clients', { name: 'shutdown', mode: 'wait_for_clients' }, 'SHUTDOWN'],
   ['SHUTDOWN "WAIT_FOR_SERVERS"', { name: 'shutdown', mode: 'wait_for_servers' }, 'SHUTDOWN'],

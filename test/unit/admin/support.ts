@@ -171,13 +171,16 @@ export class FakeControl implements ControlPort {
   readonly asked: {
     readonly command: ControlCommand;
     readonly signal: AbortSignal;
-    readonly done: () => void;
+    readonly done: (notice?: string) => void;
     readonly fail: (error: CommandError) => void;
   }[] = [];
   readonly sessionCounts: number[] = [];
 
-  ask(command: ControlCommand, signal: AbortSignal): Promise<void> {
-    return new Promise((done, fail) => this.asked.push({ command, signal, done, fail }));
+  ask(command: ControlCommand, signal: AbortSignal): Promise<string | null> {
+    return new Promise((resolve, fail) => {
+      const done = (notice?: string): void => resolve(notice ?? null);
+      this.asked.push({ command, signal, done, fail });
+    });
   }
 
   sessions(count: number): void {

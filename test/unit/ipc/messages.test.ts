@@ -11,6 +11,7 @@ const start = {
   incarnation: 1,
   listeners: [{ fd: 4, kind: 'tcp', label: '127.0.0.1:6432', host: '127.0.0.1', port: 6432 }],
   runtimeDir: '/run/pgfleet/x',
+  generation: 1,
   fleetSecret: '00',
   state: { mode: 'suspended', paused: ['a'], disabled: ['b'] },
   log: { stderr: true, logfile: '', verbose: 0 },

@@ -3,6 +3,7 @@ import { type TestContext, test } from 'node:test';
 import type { ControlCommand, ControlOutcome } from '../../../src/ipc/control.ts';
 import type { ToWorker } from '../../../src/ipc/messages.ts';
 import { Control } from '../../../src/launcher/control.ts';
+import type { SetResult } from '../../../src/launcher/reload.ts';
 import { log } from '../../../src/log/logger.ts';
 import { config, database } from '../admin/support.ts';
 
@@ -21,6 +22,8 @@ class FakeFleet {
   readonly stops: string[] = [];
   readonly lines: string[] = [];
   reloads: ((result: { ok: true } | { ok: false; text: string }) => void)[] = [];
+  readonly settings: string[] = [];
+  sets: ((result: SetResult) => void)[] = [];
   readonly control: Control;
 
   constructor(t: TestContext) {
@@ -40,6 +43,10 @@ class FakeFleet {
         }
       },
       reload: () => new Promise((resolve) => this.reloads.push(resolve)),
+      set: (key, value) => {
+        this.settings.push(`${key}=${value}`);
+        return new Promise((resolve) => this.sets.push(resolve));
+      },
       stop: (mode) => {
         this.stops.push(mode);
         this.control.onStop(mode);
@@ -250,6 +257,29 @@ test('RELOAD takes its turn and tells why it failed', async (t) => {
   await settled();
   assert.deepEqual(fleet.answers[1], ['0.2', OK]);
   assert.deepEqual(fleet.sent, ['1 disable']);
+});
+
+test('SET takes its turn like RELOAD, and what it notes or why it failed is told', async (t) => {
+  const fleet = new FakeFleet(t);
+  fleet.ask(0, 1, { name: 'set', key: 'a', value: '1' });
+  fleet.ask(0, 2, { name: 'set', key: 'b', value: '2' });
+  fleet.ask(1, 1, { name: 'set', key: 'c', value: '3' });
+  fleet.ask(0, 3, DISABLE);
+  assert.deepEqual([fleet.settings, fleet.sent], [['a=1'], []]);
+  for (const [at, result] of [
+    { ok: true },
+    { ok: true, notice: 'not yet' },
+    { ok: false, text: 'no number' },
+  ].entries()) {
+    fleet.sets[at]!(result as SetResult);
+    await settled();
+  }
+  assert.deepEqual(fleet.answers, [
+    ['0.1', OK],
+    ['0.2', { ok: true, notice: 'not yet' }],
+    ['1.1', { ok: false, text: 'SET failed', detail: 'no number' }],
+  ]);
+  assert.deepEqual([fleet.settings, fleet.sent], [['a=1', 'b=2', 'c=3'], ['1 disable']]);
 });
 
 test('SHUTDOWN is answered before the fleet stops, except the one that stops it at once', (t) => {
