@@ -66,11 +66,15 @@ function readConfig(file: string): Config {
 }
 
 /** `verbose` in the file outranks `-v`, as in PgBouncer. */
-function logOutputs({ settings, given }: Config, stderr: boolean, verbose: number): LogOutputs {
+function logOutputs(config: Config, stderr: boolean, verbose: number): LogOutputs {
+  const { settings, fleet, given } = config;
+  const { syslog, syslog_ident: ident, syslog_facility: facility } = settings;
   return {
     stderr,
     logfile: settings.logfile,
     verbose: given.includes('verbose') ? settings.verbose : verbose,
+    format: fleet.log_format,
+    syslog: syslog ? { ident, facility } : null,
   };
 }
 

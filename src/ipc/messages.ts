@@ -56,6 +56,8 @@ const logSchema = z.object({
   stderr: z.boolean(),
   logfile: z.string(),
   verbose: z.number().int(),
+  format: z.enum(['text', 'json']).optional(),
+  syslog: z.object({ ident: z.string(), facility: z.string() }).nullable().optional(),
 });
 
 /** What a reload asks a worker to do, in this order, or `abort` after `prepare`. */

@@ -32,6 +32,7 @@ async function start(message: unknown): Promise<void> {
   if (parsed.kind !== 'start' || worker !== null) return;
   incarnation = parsed.incarnation;
   try {
+    log.worker = parsed.workerId;
     log.configure(parsed.log);
     worker = new Worker(parsed, { send, sendHandoff });
     reload = new WorkerReload(worker, incarnation, (answer) => void send(answer));
