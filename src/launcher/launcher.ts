@@ -11,6 +11,7 @@ import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
 import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
 import { Reloader, type ReloadResult } from './reload.ts';
 import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
+import { StatsLine } from './stats-line.ts';
 import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
 import { workerMainPath } from './worker-command.ts';
@@ -47,11 +48,17 @@ export class Launcher {
   /** Exit status of the program when the fleet has ended. */
   exitStatus = 0;
   readonly #control = new Control({
-    config: () => this.#reloader?.config ?? this.#options.config,
+    config: () => this.#config,
     broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
     sendTo: (worker, message) => this.#fleet?.sendTo(worker, message),
     reload: () => this.reload(),
     stop: (mode) => this.stop(mode),
+  });
+  readonly #stats = new StatsLine({
+    period: () => this.#config.settings.stats_period,
+    isLogged: () => this.#config.settings.log_stats,
+    broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
+    onAverages: () => {},
   });
   #onStarted: () => void = () => {};
   /** Settled when `start` is over, whatever came of it. */
@@ -67,6 +74,11 @@ export class Launcher {
   constructor(options: LauncherOptions) {
     this.#options = options;
     this.#runtimeDir = runtimeDirOf(options.config.fleet.runtime_dir, options.realFile);
+  }
+
+  /** The configuration in force. */
+  get #config(): Config {
+    return this.#reloader?.config ?? this.#options.config;
   }
 
   get isStopping(): boolean {
@@ -174,6 +186,7 @@ export class Launcher {
       workerMain,
       log: outputs,
       state: () => this.#control.state,
+      onStats: (worker, answer) => this.#stats.onAnswer(worker, answer),
       onControl: (worker, message) => this.#control.onMessage(worker, message),
       onWorkerGone: (worker) => this.#control.onWorkerGone(worker),
     });
@@ -219,6 +232,8 @@ export class Launcher {
       this.#undo.push(() => removePidfile(settings.pidfile));
     }
     log.info(`process up: ${PRODUCT}, ${RUNTIME}`);
+    this.#stats.start();
+    this.#undo.push(() => this.#stats.stop());
   }
 
   async #finish(): Promise<void> {

@@ -7,7 +7,7 @@ const MAX_MESSAGE_BYTES = 2047;
 
 /** `C-0x1f: db/user@host:port text`, as lines of clients (C) and servers (S) begin. */
 const OBJECT =
-  /^([CS])-(0x[0-9a-f]+): (?:peer-(\d+)|([^/\s]+)\/(\S+))@(\[[^\]\s]*\]|[^\s:]+):(\d+) ([^]*)$/;
+  /^([CS])-(0x[0-9a-f]+): (?:peer-(\d+)|([^/\s]+)\/(\S+))@(\[[^\]\s]*\]|[^\s:]+):(\d+) (.*)$/s;
 
 /** What a line tells besides its text. */
 export interface JsonSource {
@@ -41,7 +41,9 @@ export function formatJson({ at, level, pid, worker }: JsonSource, text: string)
 function objectOf(found: RegExpExecArray): object {
   const [, kind, id, peer, db, user, host, port] = found;
   const who =
-    peer === undefined ? { db: unescapeName(db!), user: unescapeName(user!) } : { peer: Number(peer) };
+    peer === undefined
+      ? { db: unescapeName(db!), user: unescapeName(user!) }
+      : { peer: Number(peer) };
   return { kind, id, ...who, host: host!.replace(/^\[|\]$/g, ''), port: Number(port) };
 }
 

@@ -28,7 +28,7 @@ export interface LogOutputs {
 }
 
 /** PgBouncer's lines, or one JSON object a line. */
-export type LogFormat = 'text' | 'json';
+type LogFormat = 'text' | 'json';
 
 /** `journal`: stderr is systemd's journal, which wants a priority and has time and pid itself. */
 type Encoding = LogFormat | 'journal';
@@ -93,7 +93,8 @@ export class Logger {
       old.target.facility === target.facility;
     if (isSame) return;
     old?.close();
-    this.#syslog = target === null ? null : new Syslog(target, (text) => this.#onSyslogFailed(text));
+    this.#syslog =
+      target === null ? null : new Syslog(target, (text) => this.#onSyslogFailed(text));
   }
 
   /** Once for the fleet, since all of its processes have the same machine to blame. */

@@ -81,7 +81,9 @@ export class Syslog {
       return;
     }
     if (this.#lost > 0) {
-      stdin.write(this.#line(Level.WARNING, `${this.#lost} log lines lost: syslog did not take them`));
+      stdin.write(
+        this.#line(Level.WARNING, `${this.#lost} log lines lost: syslog did not take them`),
+      );
       this.#lost = 0;
     }
     stdin.write(this.#line(level, message));

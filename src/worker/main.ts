@@ -56,6 +56,10 @@ function onMessage(raw: unknown, handle: unknown): void {
     case 'ping':
       send({ kind: 'pong', seq: message.seq, clients: worker?.clients ?? 0 });
       break;
+    case 'stats_ask':
+      if (worker !== null)
+        send({ kind: 'stats', incarnation, seq: message.seq, counters: worker.counters });
+      break;
     case 'control':
       worker?.control(message.seq, message.action);
       break;

@@ -26,6 +26,8 @@ import type { ControlAction, StopMode } from '../ipc/control.ts';
 import type { FromWorker, Handoff, StartMessage } from '../ipc/messages.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
+import { sumTraffic } from '../metrics/sum-traffic.ts';
+import type { Traffic } from '../metrics/traffic.ts';
 import type { Link } from '../net/link.ts';
 import {
   acceptLink,
@@ -229,6 +231,11 @@ export class Worker {
 
   get clients(): number {
     return this.sessions.size;
+  }
+
+  /** Counters of all databases together. */
+  get counters(): Traffic {
+    return sumTraffic(this.#pools.databases);
   }
 
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */

@@ -65,7 +65,8 @@ test('a program that is missing is told of once and not tried again', async (t) 
 
 test('one that ends is started again, and tells how many lines went nowhere', async (t) => {
   // The first of them fails at once, as when there is no daemon to write to.
-  const script = '[ -e "$0.once" ] || { touch "$0.once"; echo oops >&2; exit 3; }\nexec cat >>"$0.lines"';
+  const script =
+    '[ -e "$0.once" ] || { touch "$0.once"; echo oops >&2; exit 3; }\nexec cat >>"$0.lines"';
   const { program, read } = fakeLogger(t, script);
   const { made, problems } = syslog(t, program);
   await until('it has ended', () => problems.length > 0);
@@ -74,10 +75,7 @@ test('one that ends is started again, and tells how many lines went nowhere', as
   await until('another one runs', () => made.pid > 0);
   made.write(Level.LOG, 'found');
   await until('it reads', () => read('lines').length === 2);
-  assert.deepEqual(read('lines'), [
-    '<28>1 log lines lost: syslog did not take them',
-    '<30>found',
-  ]);
+  assert.deepEqual(read('lines'), ['<28>1 log lines lost: syslog did not take them', '<30>found']);
 });
 
 test('one that does not read holds nobody up: what does not fit is dropped', (t) => {
