@@ -1,11 +1,15 @@
-/** Detail of the notice that answers SHOW HELP, in PgBouncer's layout. */
+/**
+ * Detail of the notice that answers SHOW HELP, in PgBouncer's layout. It names what there is: PgBouncer's
+ * own has other topics besides, and SET.
+ */
 export const HELP_DETAIL = [
   'SHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|VERSION',
-  'SHOW PEERS|PEER_POOLS',
-  'SHOW FDS|SOCKETS|ACTIVE_SOCKETS|LISTS|MEM|STATE',
+  'SHOW PEERS',
+  'SHOW LISTS|STATE',
   'SHOW DNS_HOSTS|DNS_ZONES',
   'SHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS',
-  'SET key = arg',
+  'SHOW SESSION_LEAKS|STALE_PLANS',
+  'SHOW <topic> BY PROCESS',
   'RELOAD',
   'PAUSE [<db>]',
   'RESUME [<db>]',

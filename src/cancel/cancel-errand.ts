@@ -4,11 +4,11 @@ import type { ServerConnection } from '../server/server-connection.ts';
 import { cancelRequest } from '../wire/encode.ts';
 import { type Carrier, type CarrierEvents, Outcome } from './cancel-queue.ts';
 
-/** Makes a link to where a server listens; `onConnect` is called when it is connected. */
+/** Makes a link to where a server listens; `onSafe` is called when it is as safe as the server's own. */
 export type Connect = (
-  place: ServerConnection['place'],
+  server: ServerConnection,
   handler: LinkHandler,
-  onConnect: () => void,
+  onSafe: () => void,
 ) => Pick<Link, 'write' | 'destroy'>;
 
 /** One connection that carries one CancelRequest to a server and ends when the server closes it. */
@@ -19,7 +19,7 @@ export class CancelErrand implements LinkHandler, Carrier {
 
   constructor(server: ServerConnection, connect: Connect, events: CarrierEvents) {
     this.#events = events;
-    this.#link = connect(server.place, this, () => {
+    this.#link = connect(server, this, () => {
       if (!events.isWanted()) {
         this.#link.destroy();
         this.#end(Outcome.unsent);

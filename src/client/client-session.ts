@@ -7,7 +7,13 @@ import type { Pool } from '../pool/pool.ts';
 import type { PoolClient, ServerSource } from '../pool/pool-client.ts';
 import type { ReplicationRequest } from '../pool/replication.ts';
 import { ClientStatements } from '../prepared/client-statements.ts';
-import { parseNameEnd, Shape, shapeOf } from '../prepared/messages.ts';
+import {
+  mayDeallocateAll,
+  parseNameEnd,
+  Shape,
+  saysDeallocateAll,
+  shapeOf,
+} from '../prepared/messages.ts';
 import { Outcome, type Translation } from '../prepared/translator.ts';
 import type { TrackedValues } from '../server/parameters.ts';
 import { RequestAction, RequestKind } from '../server/requests-in-flight.ts';
@@ -16,7 +22,6 @@ import { clock } from '../util/clock.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List } from '../util/list.ts';
 import { ClientMessage, HEADER_BYTES } from '../wire/codes.ts';
-import { endOfString } from '../wire/decode.ts';
 import {
   CLOSE_COMPLETE,
   errorResponse,
@@ -29,8 +34,8 @@ import { Action, type FrameSink, FrameWalker } from '../wire/frame-walker.ts';
 import { ClientLogin } from './client-login.ts';
 import type { ClientContext } from './context.ts';
 import { FAILING_PARSE, FAILING_QUERY, LEAK_TEXTS, REFUSALS } from './leak-refusals.ts';
+import { leaksInMessage } from './leaks-in-message.ts';
 import type { LocalBackend } from './local-backend.ts';
-import { leaksIn } from './session-leak.ts';
 
 /**
  * One client, from its first byte to its last. Before the welcome its bytes go to the login; after
@@ -342,8 +347,11 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Query:
         if (this.#context.index.settings.disable_pqexec) return this.#onForbiddenQuery();
         if (this.#isWatched) {
-          const action = this.#judge(bytes, at, at + HEADER_BYTES, total, end);
+          const action = this.#judge(bytes, at, total, end);
           if (action !== Action.forward) return action;
+        }
+        if (mayDeallocateAll(bytes, at, total, end)) {
+          return this.#onShortQuery(bytes, at, total, end);
         }
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
@@ -363,6 +371,10 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
       case ClientMessage.Close:
         return this.#onStatementMessage(type, RequestKind.close, bytes, at, total, end);
       case ClientMessage.FunctionCall:
+        if (this.#isWatched) {
+          const action = this.#judge(bytes, at, total, end);
+          if (action !== Action.forward) return action;
+        }
         return this.#request(RequestKind.functionCall);
       case ClientMessage.Flush:
         // Without a server nothing is owed that could be waited for.
@@ -510,6 +522,21 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   /**
+   * A Query that may be DEALLOCATE ALL or DISCARD ALL. What is sent behind it before its answer must
+   * not count on the statements that the server had.
+   */
+  #onShortQuery(bytes: Buffer, at: number, total: number, end: number): Action {
+    if (end - at < total) {
+      return this.#walker.waitFor(end - at > HEADER_BYTES ? total : HEADER_BYTES + 1);
+    }
+    const action = this.#request(RequestKind.query);
+    if (action === Action.forward && saysDeallocateAll(bytes, at, total)) {
+      this.server!.statements.onDeallocateAllSent();
+    }
+    return action;
+  }
+
+  /**
    * A message of a request that was cancelled while it waited for a server, or that follows a refused
    * Parse. After an error in the extended protocol everything up to Sync is ignored, simple queries too.
    */
@@ -568,7 +595,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     end: number,
   ): Action {
     if (type === ClientMessage.Parse && this.#isWatched) {
-      const action = this.#judge(bytes, at, at + HEADER_BYTES, total, end);
+      const action = this.#judge(bytes, at, total, end);
       if (action !== Action.forward) return action;
     }
     const shape = this.#translates ? shapeOf(type, bytes, at, total, end) : Shape.untouched;
@@ -601,22 +628,17 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   /**
-   * Looks for session leaks in a Query or Parse whose body begins at `body`: `forward` says that it
-   * may go on, `take` that it is refused.
+   * Looks for session leaks in a Query, Parse or FunctionCall: `forward` says that it may go on, `take`
+   * that it is refused.
    */
-  #judge(bytes: Buffer, at: number, body: number, total: number, end: number): Action {
+  #judge(bytes: Buffer, at: number, total: number, end: number): Action {
     const known = Math.min(total, MAX_SCANNED_BYTES);
     if (end - at < known) return this.#walker.waitFor(known);
-    const stop = at + known;
-    const nameEnd = bytes[at] === ClientMessage.Parse ? endOfString(bytes, body, stop) : body - 1;
-    // A broken message is told by whoever reads it.
-    if (nameEnd === -1) return Action.forward;
-    const textEnd = endOfString(bytes, nameEnd + 1, stop);
     const { tracked } = this.#context;
-    const leaks = leaksIn(
+    const leaks = leaksInMessage(
       bytes,
-      nameEnd + 1,
-      textEnd === -1 ? stop : textEnd,
+      at,
+      at + known,
       this.tracked[tracked.standardConformingStrings] === 'off',
       (name) => this.#isCarried(name),
     );
@@ -624,8 +646,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const isWarning = this.pool!.plan.sessionLeak === 'warn';
     // What follows happens once only, so the message must not be asked about again. What is refused
     // is to be had whole, and so is a Parse whose name is translated; all else is sent on as it comes.
-    const isQuery = bytes[at] === ClientMessage.Query;
-    const isStreamed = isWarning && (isQuery || bytes[body] === 0 || !this.#translates);
+    const isNamed = bytes[at] === ClientMessage.Parse && bytes[at + HEADER_BYTES] !== 0;
+    const isStreamed = isWarning && !(isNamed && this.#translates);
     if (end - at < total && !isStreamed) {
       return total > MAX_PARSE_BYTES ? this.#broken('failed to parse packet') : Action.wait;
     }
@@ -663,14 +685,14 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const server = this.server!;
     const refusal = 31 - Math.clz32(this.#refusedLeaks & -this.#refusedLeaks);
     this.#refusedLeaks = 0;
-    const isQuery = type === ClientMessage.Query;
+    const isParse = type === ClientMessage.Parse;
     server.isReady = false;
     server.requests.push(
-      isQuery ? RequestKind.query : RequestKind.parse,
+      isParse ? RequestKind.parse : RequestKind.query,
       RequestAction.refuse + refusal,
     );
-    server.send(isQuery ? FAILING_QUERY : FAILING_PARSE);
-    if (!isQuery) this.#discard = Discard.toServersSync;
+    server.send(isParse ? FAILING_PARSE : FAILING_QUERY);
+    if (isParse) this.#discard = Discard.toServersSync;
   }
 
   /** Asks for the translation of a Bind, which `onHead` carries out. */

@@ -3,15 +3,15 @@ import { SqlTokens, Token } from './sql-tokens.ts';
 
 /**
  * Finds the statements of a query text that leave something behind in the session. It looks at words,
- * not at meaning: what a function or a DO block does is not seen, and text behind BEGIN ATOMIC, a
- * function body without quotes, is not looked at. What takes state away (RESET, SET … TO DEFAULT,
- * UNLISTEN, DEALLOCATE, CLOSE, DISCARD) is no leak.
+ * not at meaning: what a function or a DO block does is not seen, text behind BEGIN ATOMIC, a function
+ * body without quotes, is not looked at, and of a long text only what its caller hands over. What takes
+ * state away (RESET, SET … TO DEFAULT, UNLISTEN, DEALLOCATE, CLOSE, DISCARD) is no leak.
  */
 
 /** The bit of each kind in what `leaksIn` returns. */
-const BIT = Object.fromEntries(LEAK_KINDS.map((kind, index) => [kind, 1 << index])) as Readonly<
-  Record<LeakKind, number>
->;
+export const LEAK_BIT = Object.fromEntries(
+  LEAK_KINDS.map((kind, index) => [kind, 1 << index]),
+) as Readonly<Record<LeakKind, number>>;
 
 const ADVISORY_LOCKS: ReadonlySet<string> = new Set([
   'pg_advisory_lock',
@@ -19,6 +19,12 @@ const ADVISORY_LOCKS: ReadonlySet<string> = new Set([
   'pg_try_advisory_lock',
   'pg_try_advisory_lock_shared',
 ]);
+
+/**
+ * Parentheses inside of a call of set_config that are followed, since each call in the arguments of
+ * another is looked through once more: hostile text would take quadratic time.
+ */
+const MAX_DEPTH = 32;
 
 /** Words that may follow a table called `temp`, but cannot be the name of a temporary one. */
 const NOT_A_NAME: readonly string[] = [
@@ -62,18 +68,19 @@ export function leaksIn(
 
 /** One statement, whose first token is at hand; stops somewhere in it or at its end. */
 function leaksOfStatement(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
-  if (tokens.is('listen')) return BIT.listen;
-  if (tokens.is('load')) return BIT.load;
+  if (tokens.is('listen')) return LEAK_BIT.listen;
+  if (tokens.is('load')) return LEAK_BIT.load;
   if (tokens.is('set')) return leakOfSet(tokens, isTracked);
-  if (tokens.is('create')) return leakOfCreate(tokens);
+  if (tokens.is('create')) return leaksOfCreate(tokens, isTracked);
   if (tokens.is('explain')) return leaksOfExplain(tokens, isTracked);
-  // What these name is not run.
-  if (tokens.is('alter') || tokens.is('comment')) return 0;
+  if (tokens.is('alter')) return leaksOfAlter(tokens, isTracked);
+  // What it names is not run.
+  if (tokens.is('comment')) return 0;
   if (tokens.is('prepare')) {
     tokens.next();
-    if (!tokens.is('transaction')) return BIT.prepare;
+    if (!tokens.is('transaction')) return LEAK_BIT.prepare;
     // With a string it is the first half of a two-phase commit, else a statement of that name.
-    return tokens.next() === Token.literal ? 0 : BIT.prepare;
+    return tokens.next() === Token.literal ? 0 : LEAK_BIT.prepare;
   }
   const leak = tokens.is('declare') ? leakOfDeclare(tokens) : 0;
   return leak | leaksOfRest(tokens, isTracked);
@@ -92,7 +99,7 @@ function leaksOfExplain(tokens: SqlTokens, isTracked: (parameter: string) => boo
     // A query in parentheses, which are none of options.
     else if (tokens.is('select') || tokens.is('with') || tokens.is('values')) break;
   }
-  if (tokens.is('create')) return isRun ? leakOfCreate(tokens) : 0;
+  if (tokens.is('create')) return isRun ? leaksOfCreate(tokens, isTracked) : 0;
   return leaksOfRest(tokens, isTracked);
 }
 
@@ -104,7 +111,7 @@ function leakOfSet(tokens: SqlTokens, isTracked: (parameter: string) => boolean)
     if (tokens.is('authorization')) {
       return isTracked('session_authorization') ? 0 : leakOfRole(tokens);
     }
-    if (tokens.is('characteristics')) return BIT.set;
+    if (tokens.is('characteristics')) return LEAK_BIT.set;
   }
   if (tokens.is('role')) return leakOfRole(tokens);
   let parameter = tokens.name;
@@ -122,36 +129,44 @@ function leakOfSet(tokens: SqlTokens, isTracked: (parameter: string) => boolean)
   if (tokens.isChar('=') || tokens.is('to')) tokens.next();
   if (tokens.is('default')) return 0;
   // Names of parameters are compared without case, quoted or not.
-  return isTracked(parameter.toLowerCase()) ? 0 : BIT.set;
+  return isTracked(parameter.toLowerCase()) ? 0 : LEAK_BIT.set;
 }
 
 /** Behind SET ROLE or SET SESSION AUTHORIZATION, whose last word is at hand. */
 function leakOfRole(tokens: SqlTokens): number {
   tokens.next();
-  return tokens.is('none') || tokens.is('default') ? 0 : BIT.role;
+  return tokens.is('none') || tokens.is('default') ? 0 : LEAK_BIT.role;
 }
 
-/** CREATE TEMPORARY TABLE, VIEW or SEQUENCE, and anything that is made as pg_temp.… */
-function leakOfCreate(tokens: SqlTokens): number {
+/**
+ * CREATE TEMPORARY TABLE, VIEW or SEQUENCE, and anything that is made as pg_temp.…; and what the query
+ * calls that fills a table or materialized view.
+ */
+function leaksOfCreate(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
   tokens.next();
   for (const word of ['or', 'replace', 'global', 'local']) if (tokens.is(word)) tokens.next();
   let isTemporary = tokens.is('temp') || tokens.is('temporary');
   if (isTemporary || tokens.is('unlogged')) tokens.next();
   const isTable = tokens.is('table');
+  const isFilled = isTable || tokens.is('materialized');
   // The name is one of the first words: behind these the rest may name a temporary object and make none.
   while (!tokens.isStatementEnd() && !tokens.isChar('(') && !tokens.is('as') && !tokens.is('on')) {
     const isTempSchema = tokens.name === 'pg_temp';
     tokens.next();
     if (isTempSchema && tokens.isChar('.')) isTemporary = true;
   }
-  const isDropped = skipToEnd(tokens);
-  if (!isTemporary) return 0;
-  return isTable && isDropped ? 0 : BIT.temp_table;
+  const isDropped = skipDefinition(tokens, isFilled);
+  const leak = isTemporary && !(isTable && isDropped) ? LEAK_BIT.temp_table : 0;
+  return leak | leaksOfRest(tokens, isTracked);
 }
 
-/** Goes to the end of a CREATE and returns whether it says ON COMMIT DROP. */
-function skipToEnd(tokens: SqlTokens): boolean {
+/**
+ * Goes to the end of a CREATE, or to the query that `isFilled` says there may be, and returns whether
+ * it says ON COMMIT DROP.
+ */
+function skipDefinition(tokens: SqlTokens, isFilled: boolean): boolean {
   let isDropped = false;
+  let depth = 0;
   while (!tokens.isStatementEnd()) {
     if (tokens.is('on')) {
       tokens.next();
@@ -163,17 +178,40 @@ function skipToEnd(tokens: SqlTokens): boolean {
       // The body of a function, with semicolons of its own.
       if (tokens.is('atomic')) while (!tokens.isEnd()) tokens.next();
       continue;
-    }
+    } else if (tokens.isChar('(')) depth++;
+    else if (tokens.isChar(')')) depth--;
+    else if (isFilled && depth === 0 && tokens.is('as')) return isDropped;
     tokens.next();
   }
   return isDropped;
+}
+
+/**
+ * ALTER TABLE and ALTER DOMAIN, which run expressions over the rows there are (USING, CHECK, the
+ * DEFAULT of a new column), but not the DEFAULT that they SET. Nothing else that is altered is run.
+ */
+function leaksOfAlter(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
+  tokens.next();
+  if (!tokens.is('table') && !tokens.is('domain')) return 0;
+  let leaks = 0;
+  while (!tokens.isStatementEnd()) {
+    if (tokens.is('using') || tokens.is('check') || tokens.is('default')) {
+      leaks |= leaksOfRest(tokens, isTracked);
+    } else if (tokens.is('set')) {
+      tokens.next();
+      if (tokens.is('default')) tokens.next();
+    } else {
+      tokens.next();
+    }
+  }
+  return leaks;
 }
 
 function leakOfDeclare(tokens: SqlTokens): number {
   while (!tokens.isStatementEnd() && !tokens.is('for')) {
     if (tokens.is('with')) {
       tokens.next();
-      if (tokens.is('hold')) return BIT.hold_cursor;
+      if (tokens.is('hold')) return LEAK_BIT.hold_cursor;
     } else {
       tokens.next();
     }
@@ -188,7 +226,7 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
   while (!tokens.isStatementEnd()) {
     if (tokens.hasPrefix('pg_') && ADVISORY_LOCKS.has(tokens.name)) {
       tokens.next();
-      if (tokens.isChar('(')) leaks |= BIT.advisory_lock;
+      if (tokens.isChar('(')) leaks |= LEAK_BIT.advisory_lock;
       isInsert = false;
     } else if (tokens.hasPrefix('set_') && tokens.name === 'set_config') {
       tokens.next();
@@ -198,13 +236,13 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
       if (tokens.is('local') || tokens.is('global')) tokens.next();
       if (tokens.hasPrefix('pg_') && tokens.name === 'pg_temp') {
         tokens.next();
-        if (tokens.isChar('.')) leaks |= BIT.temp_table;
+        if (tokens.isChar('.')) leaks |= LEAK_BIT.temp_table;
         continue;
       }
       if (!tokens.is('temp') && !tokens.is('temporary')) continue;
       tokens.next();
       const isName = tokens.kind === Token.word || tokens.kind === Token.quoted;
-      if (isName && !NOT_A_NAME.some((word) => tokens.is(word))) leaks |= BIT.temp_table;
+      if (isName && !NOT_A_NAME.some((word) => tokens.is(word))) leaks |= LEAK_BIT.temp_table;
     } else {
       isInsert = tokens.is('insert') || tokens.is('merge');
       tokens.next();
@@ -215,7 +253,7 @@ function leaksOfRest(tokens: SqlTokens, isTracked: (parameter: string) => boolea
 
 /**
  * set_config(parameter, value, is_local) for the session, when that can be seen: the last argument
- * begins with a word for false. The opening parenthesis is at hand, and still is afterwards, since the
+ * begins with a word for false or is NULL. The opening parenthesis is at hand, and still is afterwards, since the
  * arguments may hold a leak of their own.
  */
 function leakOfSetConfig(tokens: SqlTokens, isTracked: (parameter: string) => boolean): number {
@@ -226,17 +264,21 @@ function leakOfSetConfig(tokens: SqlTokens, isTracked: (parameter: string) => bo
   let isFirst = true;
   let isFalse = false;
   while (!inside.isStatementEnd()) {
-    if (inside.isChar('(')) depth++;
-    else if (inside.isChar(')')) {
+    if (inside.isChar('(')) {
+      if (++depth > MAX_DEPTH) return 0;
+    } else if (inside.isChar(')')) {
       if (--depth === 0) break;
     } else if (inside.isChar(',') && depth === 1) {
       isFirst = true;
       isFalse = false;
     } else if (isFirst && !inside.is('cast')) {
       isFirst = false;
-      isFalse = inside.is('false') || /^(?:f(?:a(?:l(?:se?)?)?)?|no?|off?|0)$/i.test(inside.text);
+      isFalse =
+        inside.is('false') ||
+        inside.is('null') ||
+        /^(?:f(?:a(?:l(?:se?)?)?)?|no?|off?|0)$/i.test(inside.text);
     }
     inside.next();
   }
-  return isFalse && !isTracked(parameter.toLowerCase()) ? BIT.set : 0;
+  return isFalse && !isTracked(parameter.toLowerCase()) ? LEAK_BIT.set : 0;
 }

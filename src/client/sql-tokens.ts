@@ -1,3 +1,5 @@
+import { constantValue, unicodeUnescaped } from './sql-escapes.ts';
+
 /**
  * Cuts SQL text into just what is needed to tell one statement from another: words, quoted names and
  * single characters. Comments are left out and literals are one token, so that nothing in them is
@@ -9,7 +11,7 @@ export const Token = {
   end: 0,
   /** A keyword or a name without quotes. */
   word: 1,
-  /** A name in double quotes; `start` and `stop` are inside them. */
+  /** A name in double quotes, with U& in front or not; `start` and `stop` are inside them. */
   quoted: 2,
   /** A string, or a number. */
   literal: 3,
@@ -24,14 +26,21 @@ const LF = 0x0a;
 const SPACE = 0x20;
 const DOUBLE_QUOTE = 0x22;
 const DOLLAR = 0x24;
+const AMPERSAND = 0x26;
 const QUOTE = 0x27;
 const STAR = 0x2a;
 const MINUS = 0x2d;
 const SLASH = 0x2f;
 const BACKSLASH = 0x5c;
 const UNDERSCORE = 0x5f;
+const LOWER_B = 0x62;
 const LOWER_E = 0x65;
+const LOWER_U = 0x75;
+const LOWER_X = 0x78;
 const LOWER = 0x20;
+
+/** No name or word that is looked for is longer; the values of longer constants are not told. */
+const MAX_TEXT_BYTES = 256;
 
 export class SqlTokens {
   readonly #bytes: Buffer;
@@ -42,6 +51,8 @@ export class SqlTokens {
   char = 0;
   #start = 0;
   #stop = 0;
+  /** The name, or what the string says, where escapes stand in it; else null. */
+  #meaning: string | null = null;
 
   /**
    * @param hasBackslashes a backslash in any string escapes what follows, not only in E'' ones
@@ -63,6 +74,7 @@ export class SqlTokens {
   next(): Token {
     this.#skipBlanks();
     this.#start = this.#at;
+    this.#meaning = null;
     if (this.#at >= this.#end) {
       this.kind = Token.end;
       return this.kind;
@@ -108,19 +120,30 @@ export class SqlTokens {
   /** The token's name as the server knows it, latin1; '' when it is none. */
   get name(): string {
     if (this.kind !== Token.word && this.kind !== Token.quoted) return '';
+    if (this.#meaning !== null) return this.#meaning;
     const text = this.#bytes.toString('latin1', this.#start, this.#stop);
     return this.kind === Token.word ? text.toLowerCase() : text;
   }
 
-  /** What stands between the quotes of a string without a letter or a tag in front, latin1; else ''. */
+  /** What a short string constant says, latin1; '' when it is none, or one of bits. */
   get text(): string {
-    if (this.kind !== Token.literal || this.#bytes[this.#start] !== QUOTE) return '';
-    return this.#bytes.toString('latin1', this.#start + 1, this.#at - 1);
+    if (this.kind !== Token.literal) return '';
+    if (this.#meaning !== null) return this.#meaning;
+    if (this.#at - this.#start > MAX_TEXT_BYTES) return '';
+    const constant = this.#bytes.toString('latin1', this.#start, this.#at);
+    const first = lower(this.#bytes[this.#start]!);
+    if (first === DOLLAR) {
+      const tagSize = constant.indexOf('$', 1) + 1;
+      return constant.slice(tagSize, -tagSize);
+    }
+    if (isDigit(first) || isBits(first)) return '';
+    return constantValue(constant, first === LOWER_E || this.#hasBackslashes);
   }
 
   /** The token is a word or name that begins with `prefix` (lower case), a cheap test before `name`. */
   hasPrefix(prefix: string): boolean {
     if (this.kind !== Token.word && this.kind !== Token.quoted) return false;
+    if (this.#meaning !== null) return this.#meaning.startsWith(prefix);
     if (this.#stop - this.#start < prefix.length) return false;
     for (let i = 0; i < prefix.length; i++) {
       if (lower(this.#bytes[this.#start + i]!) !== prefix.charCodeAt(i)) return false;
@@ -164,14 +187,56 @@ export class SqlTokens {
     }
   }
 
-  /** A word, or the letter in front of a string (E'', B'', X'', N'') and that string. */
+  /** A word, or what stands in front of a string (E'', B'', X'', N'', U&'') or name (U&"") with it. */
   #takeWord(): void {
+    const bytes = this.#bytes;
     this.#at = this.#endOfWord(this.#at);
     this.#stop = this.#at;
     this.kind = Token.word;
-    if (this.#stop - this.#start !== 1 || this.#bytes[this.#at] !== QUOTE) return;
-    const isEscape = lower(this.#bytes[this.#start]!) === LOWER_E;
-    this.#takeString(isEscape || this.#hasBackslashes);
+    if (this.#stop - this.#start !== 1) return;
+    const letter = lower(bytes[this.#start]!);
+    if (bytes[this.#at] === QUOTE) {
+      this.#takeString(letter === LOWER_E || (this.#hasBackslashes && !isBits(letter)));
+    } else if (letter === LOWER_U && bytes[this.#at] === AMPERSAND) {
+      const quote = bytes[this.#at + 1];
+      if (quote === QUOTE || quote === DOUBLE_QUOTE) this.#takeUnicode(quote === DOUBLE_QUOTE);
+    }
+  }
+
+  /** U&"" or U&'', whose & is next, with the UESCAPE behind it. */
+  #takeUnicode(isName: boolean): void {
+    let start = ++this.#at;
+    let stop: number;
+    if (isName) {
+      this.#start = start;
+      this.#takeQuoted();
+      start = this.#start;
+      stop = this.#stop;
+    } else {
+      this.#takeString(false);
+      stop = this.#at;
+    }
+    const raw = stop - start > MAX_TEXT_BYTES ? '' : this.#bytes.toString('latin1', start, stop);
+    const mark = this.#takeUescape();
+    this.#meaning = unicodeUnescaped(isName ? raw : constantValue(raw, false), mark);
+  }
+
+  /** The character that UESCAPE says, which is skipped, else the backslash. */
+  #takeUescape(): string {
+    const back = this.#at;
+    this.#skipBlanks();
+    const word = this.#bytes.toString('latin1', this.#at, Math.min(this.#end, this.#at + 7));
+    if (word.toLowerCase() === 'uescape') {
+      this.#at += 7;
+      this.#skipBlanks();
+      const bytes = this.#bytes;
+      if (this.#at + 2 < this.#end && bytes[this.#at] === QUOTE && bytes[this.#at + 2] === QUOTE) {
+        this.#at += 3;
+        return String.fromCharCode(bytes[this.#at - 2]!);
+      }
+    }
+    this.#at = back;
+    return '\\';
   }
 
   #endOfWord(from: number): number {
@@ -180,8 +245,14 @@ export class SqlTokens {
     return at;
   }
 
+  /** A string whose quote is next, with what continues it on the lines below. */
   #takeString(hasBackslashes: boolean): void {
     this.kind = Token.literal;
+    do this.#skipString(hasBackslashes);
+    while (this.#skipToContinuation());
+  }
+
+  #skipString(hasBackslashes: boolean): void {
     const bytes = this.#bytes;
     for (let at = this.#at + 1; at < this.#end; at++) {
       if (bytes[at] === BACKSLASH && hasBackslashes) at++;
@@ -194,6 +265,27 @@ export class SqlTokens {
       }
     }
     this.#at = this.#end;
+  }
+
+  /**
+   * Goes to the quote that continues the string, if one does: blanks and comments to the end of the
+   * line may stand between, but there must be an end of line, and no block comment.
+   */
+  #skipToContinuation(): boolean {
+    const bytes = this.#bytes;
+    let isNewLine = false;
+    for (let at = this.#at; at < this.#end; at++) {
+      const char = bytes[at]!;
+      if (char === LF || char === CR) isNewLine = true;
+      else if (char === MINUS && bytes[at + 1] === MINUS) {
+        while (at + 1 < this.#end && bytes[at + 1] !== LF && bytes[at + 1] !== CR) at++;
+      } else if (char !== SPACE && (char < TAB || char > CR)) {
+        if (char !== QUOTE || !isNewLine) return false;
+        this.#at = at;
+        return true;
+      }
+    }
+    return false;
   }
 
   /** Doubled quotes inside are left doubled: no name that is looked for has any. */
@@ -230,6 +322,11 @@ export class SqlTokens {
 
 function lower(char: number): number {
   return char >= 0x41 && char <= 0x5a ? char | LOWER : char;
+}
+
+/** The letter of B'' or X'', in lower case. */
+function isBits(letter: number): boolean {
+  return letter === LOWER_B || letter === LOWER_X;
 }
 
 function isDigit(char: number): boolean {

@@ -43,7 +43,8 @@ export interface DatabaseEntry {
   /**
    * What becomes of statements that leave state in a session which other clients share (PREPARE, SET,
    * LISTEN and the like, in transaction and statement mode): let through without a look, counted and
-   * logged, or refused with SQLSTATE 0A000. null: `allow`. SHOW SESSION_LEAKS has the counters.
+   * logged, or refused with SQLSTATE 0A000. null: `allow`. SHOW SESSION_LEAKS has the counters. It is
+   * the first 256 KB of a message that are looked at, and what a function does is not seen.
    */
   readonly session_leak: 'allow' | 'warn' | 'reject' | null;
 }

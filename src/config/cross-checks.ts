@@ -76,8 +76,21 @@ export function checkHonoured(given: readonly Given[]): Problem[] {
   return problems;
 }
 
-/** Settings that are no use without another. */
+/** Settings that need another, or are no use without it. */
 export function checkTogether(config: Config, given: readonly Given[]): Problem[] {
+  return [...checkDirectTls(config, given), ...checkPeers(config, given)];
+}
+
+/** As libpq has it: a handshake that begins at once cannot be a wish, for nothing is left to fall back to. */
+function checkDirectTls({ settings, fleet }: Config, given: readonly Given[]): Problem[] {
+  const direct = given.find((one) => one.key === 'server_tls_negotiation');
+  const isFirm = !['disable', 'allow', 'prefer'].includes(settings.server_tls_sslmode);
+  if (direct === undefined || fleet.server_tls_negotiation !== 'direct' || isFirm) return [];
+  const text = 'direct needs server_tls_sslmode = require, verify-ca or verify-full';
+  return [problemAt(direct, text, 'error')];
+}
+
+function checkPeers(config: Config, given: readonly Given[]): Problem[] {
   if (config.peers.length === 0 || config.settings.peer_id > 0) return [];
   const text = '[peers] has no effect while peer_id is 0: cancel requests are not passed on';
   const own = given.find((one) => one.section === 'pgbouncer' && one.key === 'peer_id');

@@ -47,6 +47,5 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'fleet', key: 'elastic', actsAs: false },
   { section: 'fleet', key: 'http_listen', actsAs: '' },
   { section: 'fleet', key: 'pipeline_depth' },
-  { section: 'fleet', key: 'server_tls_negotiation' },
   { section: 'fleet', key: 'status_names' },
 ];

@@ -32,22 +32,20 @@ export function isProtocolList(text: string): boolean {
   });
 }
 
-/**
- * Oldest and newest TLS version that a protocol list allows, as Node names them. The list is a range
- * to Node: versions left out between the two cannot be.
- */
-export function protocolRange(text: string): { oldest: TlsVersion; newest: TlsVersion } {
+/** TLS versions that a protocol list allows, oldest first, as Node names them; it may be none. */
+export function allowedVersions(text: string): TlsVersion[] {
   const items = splitItems(text.toLowerCase(), /[,:]/);
   const allowed = new Set<TlsVersion>();
   for (const item of items.length === 0 ? ['secure'] : items) {
+    // A list that begins with what it does not want means all others.
+    if (item.startsWith('!') && allowed.size === 0) for (const v of ALL_VERSIONS) allowed.add(v);
     const versions = PROTOCOL_VERSIONS[item.replace(/^!/, '')] ?? [];
     for (const version of versions) {
       if (item.startsWith('!')) allowed.delete(version);
       else allowed.add(version);
     }
   }
-  const inOrder = ALL_VERSIONS.filter((version) => allowed.has(version));
-  return { oldest: inOrder[0] ?? 'TLSv1.2', newest: inOrder.at(-1) ?? 'TLSv1.3' };
+  return ALL_VERSIONS.filter((version) => allowed.has(version));
 }
 
 /** The cipher list of OpenSSL for both settings; undefined: the library's own choice. */

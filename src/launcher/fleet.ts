@@ -239,8 +239,15 @@ export class Fleet {
   }
 
   #onFailed(place: Place, text: string): void {
-    if (this.#phase === Phase.starting) this.#abandonStart(text);
-    else log.error(`worker ${place.id} cannot start: ${text}`);
+    // The last line says what has failed, those before it why.
+    const lines = text.split('\n');
+    const last = lines.pop()!;
+    if (this.#phase === Phase.starting) {
+      for (const line of lines) log.error(line);
+      this.#abandonStart(last);
+    } else {
+      log.error(`worker ${place.id} cannot start: ${lines[0] ?? last}`);
+    }
   }
 
   #onExit(place: Place, worker: WorkerProcess, how: string): void {

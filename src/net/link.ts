@@ -1,4 +1,5 @@
 import type { Socket } from 'node:net';
+import type { TLSSocket } from 'node:tls';
 import { log } from '../log/logger.ts';
 import { beginTurn, endTurn, flushLater } from './turn.ts';
 
@@ -23,6 +24,15 @@ export const READ_BYTES = 65_536;
 
 /** Size of an out-run. */
 const RUN_BYTES = 65_536;
+
+/**
+ * A TLS socket says of no write at once that it has been taken. It counts as full only above this
+ * much, or each answer would stop its source for a moment.
+ */
+const TLS_FULL_BYTES = 65_536;
+
+/** Up to this much is copied out of a run that goes to a TLS socket; more takes the run along. */
+const TLS_COPY_BYTES = 16_384;
 
 /** Out-runs kept for later; more are left to the garbage collector. */
 const MAX_SPARE_RUNS = 16;
@@ -66,6 +76,7 @@ export class Link {
   #runBytes = 0;
   #isDirty = false;
   #isFull = false;
+  #isTls: boolean;
   #stash: Buffer = NOTHING;
   #stashBytes = 0;
   #isHeld = false;
@@ -81,6 +92,7 @@ export class Link {
   /** @param socket connected or connecting; its `onread` must call `read` of this link */
   constructor(socket: Socket, handler: LinkHandler) {
     this.#socket = socket;
+    this.#isTls = isTls(socket);
     this.handler = handler;
     this.#listen(socket);
   }
@@ -105,6 +117,7 @@ export class Link {
   /** Puts the link on another socket (TLS over the same connection). */
   replaceSocket(socket: Socket): void {
     this.#socket = socket;
+    this.#isTls = isTls(socket);
     this.#listen(socket);
   }
 
@@ -138,7 +151,7 @@ export class Link {
     this.#isDirty = false;
     if (this.isClosed || this.#isEnded) return;
     this.#send();
-    if (this.#socket.writableLength === 0) return;
+    if (this.#socket.writableLength <= (this.#isTls ? TLS_FULL_BYTES : 0)) return;
     if (!this.#isFull) {
       this.#isFull = true;
       // A write of nothing queues behind the rest: its callback tells when all of it has been taken.
@@ -318,6 +331,12 @@ export class Link {
     this.#runBytes = 0;
     this.bytesOut += size;
     const socket = this.#socket;
+    if (this.#isTls && size <= TLS_COPY_BYTES) {
+      // A small buffer is cheaper than a new run, which the socket would keep the old one for.
+      socket.write(Buffer.from(run.subarray(0, size)));
+      if (spareRuns.length < MAX_SPARE_RUNS) spareRuns.push(run);
+      return;
+    }
     socket.write(size === RUN_BYTES ? run : run.subarray(0, size));
     // Taken whole by the kernel: the memory is ours again. Otherwise it is the socket's for good.
     if (socket.writableLength === 0 && spareRuns.length < MAX_SPARE_RUNS) spareRuns.push(run);
@@ -343,6 +362,8 @@ export class Link {
   #listen(socket: Socket): void {
     socket.on('end', () => {
       if (socket !== this.#socket || this.#isClosed || this.#isClosing) return;
+      // A TLS socket that has broken ends before it closes: `onClose` will say what it broke of.
+      if (this.#error !== null) return;
       beginTurn();
       try {
         this.handler.onPeerEnd();
@@ -353,7 +374,8 @@ export class Link {
       }
     });
     socket.on('error', (error) => {
-      this.#error = error;
+      // The first one is what has happened; what breaks of it comes after.
+      this.#error ??= error;
     });
     socket.on('close', () => {
       if (socket !== this.#socket || this.#isClosed) return;
@@ -377,6 +399,10 @@ export class Link {
     log.error(`InvariantError: ${String((error as Error).stack ?? error)}`);
     this.destroy();
   }
+}
+
+function isTls(socket: Socket): boolean {
+  return (socket as Partial<TLSSocket>).encrypted === true;
 }
 
 /** Whether a socket broke at a write, as opposed to a read. */

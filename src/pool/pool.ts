@@ -18,6 +18,7 @@ import type { Database } from './database.ts';
 import type { PoolPlan } from './plan.ts';
 import type { PoolClient, ServerSource } from './pool-client.ts';
 import { ReplicationServers } from './replication.ts';
+import { Upkeep } from './upkeep.ts';
 
 /**
  * The connections of one database and one server-side user, and the clients that wait for them.
@@ -34,17 +35,6 @@ import { ReplicationServers } from './replication.ts';
 
 /** Longest reason that is remembered for clients that come after a failed login. */
 const MAX_CACHED_REASON_BYTES = 99;
-/**
- * How long the slot of a closed connection waits for the server's end of file: after a login that
- * came to nothing, after a session that was free, and after one that was running a statement, which
- * PostgreSQL brings to its end before it notices. A walsender that streams on does not notice either:
- * a reset ends it.
- */
-const LOGIN_GRACE_MS = 1000;
-const STREAM_GRACE_MS = 1000;
-const FREE_GRACE_MS = 10_000;
-const BUSY_GRACE_MS = 60_000;
-
 /** What all pools of a worker share. */
 export interface PoolOptions {
   readonly tracked: TrackedNames;
@@ -82,6 +72,7 @@ export class Pool implements ServerOwner, ServerSource {
   /** Clients that wait for a server, the longest first; those without their welcome among them. */
   readonly waiting = new List<PoolClient>();
   readonly replication: ReplicationServers = new ReplicationServers(this);
+  readonly #upkeep: Upkeep = new Upkeep(this);
   /** Logged-in clients of this pool, waiting ones included. */
   clients = 0;
   isPaused = false;
@@ -345,7 +336,7 @@ export class Pool implements ServerOwner, ServerSource {
     // The next query of a pipeline begins here, or `query_timeout` would add all of them up.
     else if (this.plan.queryTimeoutMs > 0) client.queryStart = clock.now;
     if (this.#keepsServer(server)) {
-      if (server.isCloseNeeded) this.#closeFast(server);
+      if (server.isCloseNeeded) this.closeFast(server);
       return;
     }
     this.giveBack(client, server);
@@ -455,8 +446,8 @@ export class Pool implements ServerOwner, ServerSource {
       server.close('client disconnect before everything was sent to the server');
     } else if (!server.isReady) {
       server.close('idle server got dirty');
-    } else if (this.#isLifetimeOver(server)) {
-      this.#closeForLifetime(server);
+    } else if (this.isLifetimeOver(server)) {
+      this.closeForLifetime(server);
     } else if (server.isCloseNeeded) {
       server.close('close_needed');
     } else if (server.cancelsInFlight > 0) {
@@ -619,7 +610,11 @@ export class Pool implements ServerOwner, ServerSource {
     return this.#hasLoginFailed && this.connected === 0;
   }
 
-  #isLifetimeOver(server: ServerConnection): boolean {
+  /**
+   * It has served for `server_lifetime` (0: once), and it is long enough since another was closed for
+   * that, so that a pool does not lose all of its connections at one time.
+   */
+  isLifetimeOver(server: ServerConnection): boolean {
     const { serverLifetimeMs, size } = this.plan;
     if (serverLifetimeMs === 0) return true;
     if (clock.now - server.connectedAt < serverLifetimeMs) return false;
@@ -627,7 +622,7 @@ export class Pool implements ServerOwner, ServerSource {
     return clock.now - this.#lifetimeCloseAt >= spacing;
   }
 
-  #closeForLifetime(server: ServerConnection): void {
+  closeForLifetime(server: ServerConnection): void {
     this.#lifetimeCloseAt = clock.now;
     server.close('server lifetime over');
   }
@@ -685,11 +680,11 @@ export class Pool implements ServerOwner, ServerSource {
   shutDown(): void {
     this.isShuttingDown = true;
     this.pause();
-    for (const client of this.#queued()) client.refuse('08P01', 'server shutting down');
+    for (const client of this.queued()) client.refuse('08P01', 'server shutting down');
   }
 
   /** All clients that wait, whatever for; the one in hand may leave. */
-  *#queued(): Generator<PoolClient> {
+  *queued(): Generator<PoolClient> {
     yield* this.waiting;
     yield* this.replication.waiting;
   }
@@ -781,11 +776,11 @@ export class Pool implements ServerOwner, ServerSource {
     const { size, reserveSize } = this.plan;
     const slots = Math.min(size + reserveSize, this.database.budget.max, this.#userBudget.max);
     if (slots > 0 || this.connected + this.opening.size > 0) return;
-    for (const client of this.#queued()) client.refuse('57P01', 'database configuration changed');
+    for (const client of this.queued()) client.refuse('57P01', 'database configuration changed');
   }
 
   /** `server_fast_close`: a session's server that is to be replaced goes between two transactions. */
-  #closeFast(server: ServerConnection): void {
+  closeFast(server: ServerConnection): void {
     const { mode, closesFast } = this.plan;
     const client = server.client as PoolClient | null;
     if (!closesFast || mode !== 'session' || client === null || client.isMidRequest) return;
@@ -793,142 +788,9 @@ export class Pool implements ServerOwner, ServerSource {
     server.close('database configuration changed');
   }
 
-  // Maintenance, three times a second
-
   /** Everything that time alone brings about. `now` is the coarse clock's. */
   tick(now: number): void {
-    this.#tickServers(now);
-    this.replication.tick();
-    this.#tickClients(now);
-    this.#tickSize();
-    this.serveQueue();
-  }
-
-  #tickServers(now: number): void {
-    const { plan } = this;
-    for (const server of this.opening) {
-      const isLate = plan.connectTimeoutMs > 0 && now - server.connectedAt > plan.connectTimeoutMs;
-      if (!isLate) continue;
-      server.abandonLogin('connect timeout');
-      // It has not answered for so long that its end of file cannot be waited for.
-      server.abandon();
-    }
-    for (const list of [this.used, this.tested, this.idle]) {
-      for (const server of list) this.#tickUnused(server, now);
-    }
-    for (const server of this.closing) {
-      this.#tickClosing(server, now);
-    }
-    if (plan.closesFast) {
-      for (const server of this.linked) if (server.isCloseNeeded) this.#closeFast(server);
-    }
-    const mayTimeOut = plan.queryTimeoutMs + plan.idleTransactionMs + plan.transactionMs > 0;
-    if (!mayTimeOut) return;
-    for (const server of this.linked) {
-      const client = server.client as PoolClient | null;
-      if (client !== null) this.#tickLinked(server, client, now);
-    }
-  }
-
-  /** A server without a client; one that is tested has taken its time over that. */
-  #tickUnused(server: ServerConnection, now: number): void {
-    const isTested = server.state === ServerState.tested;
-    if (server.isCloseNeeded) server.close('database configuration changed');
-    else if (!server.isReady && !isTested) {
-      server.close(`${server.state === ServerState.used ? 'SV_USED' : 'SV_IDLE'} server got dirty`);
-    } else if (this.#isIdleTooLong(server, now)) server.close('server idle timeout');
-    else if (this.plan.serverLifetimeMs > 0 && this.#isLifetimeOver(server)) {
-      this.#closeForLifetime(server);
-    } else if (this.#needsCheck(server, now)) {
-      this.place(server, ServerState.used, this.used, true);
-    }
-  }
-
-  #tickClosing(server: ServerConnection, now: number): void {
-    const { hasLoggedIn } = server;
-    const isStreaming = server.owner !== this && server.lastActivity > server.closingSince;
-    if (isStreaming && now - server.closingSince > STREAM_GRACE_MS) return server.abandon();
-    const graceMs = !hasLoggedIn ? LOGIN_GRACE_MS : server.isReady ? FREE_GRACE_MS : BUSY_GRACE_MS;
-    if (now - server.closingSince <= graceMs) return;
-    if (hasLoggedIn) {
-      const seconds = graceMs / 1000;
-      log.warning(
-        `S-${server.ptr}: ${server.label} has not ended ${seconds}s after it was closed: ` +
-          'its slot is used again, and PostgreSQL may count one connection more',
-      );
-    }
-    server.abandon();
-  }
-
-  #tickLinked(server: ServerConnection, client: PoolClient, now: number): void {
-    const { queryTimeoutMs, idleTransactionMs, transactionMs } = this.plan;
-    const { queryStart, transactionStart } = client;
-    if (queryTimeoutMs > 0 && queryStart > 0 && now - queryStart > queryTimeoutMs) {
-      server.close('query timeout');
-    } else if (
-      idleTransactionMs > 0 &&
-      server.isAtRest &&
-      server.isInTransaction &&
-      now - server.lastActivity > idleTransactionMs
-    ) {
-      server.close('idle transaction timeout');
-    } else if (
-      transactionMs > 0 &&
-      transactionStart > 0 &&
-      now - transactionStart > transactionMs
-    ) {
-      server.close('transaction timeout');
-    }
-  }
-
-  #isIdleTooLong(server: ServerConnection, now: number): boolean {
-    const { serverIdleMs, minSize } = this.plan;
-    return serverIdleMs > 0 && now - server.lastActivity > serverIdleMs && this.connected > minSize;
-  }
-
-  #needsCheck(server: ServerConnection, now: number): boolean {
-    const { checkQuery, checkDelayMs } = this.plan;
-    if (checkQuery === null || checkDelayMs === 0 || server.state !== ServerState.idle)
-      return false;
-    return now - server.lastActivity > checkDelayMs;
-  }
-
-  #tickClients(now: number): void {
-    const { waitNotifyMs, queryTimeoutMs } = this.plan;
-    for (const client of this.#queued()) {
-      const waited = now - client.waitStart;
-      const limit = client.queryWaitTimeout * 1000;
-      if (queryTimeoutMs > 0 && waited > queryTimeoutMs) {
-        client.refuse('08P01', 'query_timeout');
-      } else if (limit > 0 && waited > limit) {
-        client.refuse('08P01', 'query_wait_timeout');
-      } else if (
-        waitNotifyMs > 0 &&
-        client.isWelcomed &&
-        !client.hasBeenNotified &&
-        !this.isPaused &&
-        waited >= waitNotifyMs + 1000
-      ) {
-        client.hasBeenNotified = true;
-        client.onWaitNotice();
-      }
-    }
-  }
-
-  /** Closes what is above the size (it was lowered), opens what is missing below the minimum. */
-  #tickSize(): void {
-    const { size, reserveSize, minSize } = this.plan;
-    let surplus = this.connected - (size + reserveSize);
-    for (const list of [this.used, this.idle]) {
-      for (const server of list) {
-        if (surplus-- > 0) server.close('too many servers in the pool');
-      }
-    }
-    if (this.clients > 0 || this.total > 0) this.lastUsed = clock.now;
-    const isWanted = this.clients > 0 || this.database.entry.user !== null;
-    if (this.connected + this.opening.size < minSize && isWanted && this.hasRoom) {
-      this.open(false);
-    }
+    this.#upkeep.tick(now);
   }
 
   /** The only one that moves a server from list to list. */

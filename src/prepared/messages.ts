@@ -156,6 +156,29 @@ export function isDeallocateAll(bytes: Buffer, start: number, total: number): bo
   return total === DISCARD_ALL.length && isAt(bytes, start, DISCARD_ALL);
 }
 
+/** Longest Query that is looked at; `DEALLOCATE PREPARE ALL` with some blanks is shorter. */
+const MAX_DEALLOCATE_BYTES = 48;
+const SPACE = 0x20;
+const LOWER = 0x20;
+const LOWER_D = 0x64;
+
+/**
+ * Whether a Query, whose bytes up to `end` are there, needs a look by `saysDeallocateAll`: a short one
+ * that begins with a blank or a D, as far as is known.
+ */
+export function mayDeallocateAll(bytes: Buffer, at: number, total: number, end: number): boolean {
+  if (total > MAX_DEALLOCATE_BYTES) return false;
+  if (end - at <= HEADER_BYTES) return true;
+  const first = bytes[at + HEADER_BYTES]!;
+  return (first | LOWER) === LOWER_D || first <= SPACE;
+}
+
+/** True for the whole Query with nothing but DEALLOCATE ALL or DISCARD ALL. */
+export function saysDeallocateAll(bytes: Buffer, at: number, total: number): boolean {
+  const text = bytes.toString('latin1', at + HEADER_BYTES, at + total);
+  return /^\s*(?:deallocate(?:\s+prepare)?|discard)\s+all\s*;?\s*\0/i.test(text);
+}
+
 /** From the end, where tags of equal length differ. */
 function isAt(bytes: Buffer, start: number, expected: Buffer): boolean {
   for (let i = expected.length - 1; i >= 0; i--) {

@@ -23,7 +23,8 @@ export type Presence = (typeof Presence)[keyof typeof Presence];
  *   after the answer                        present, or forgotten because it failed
  *
  * The same goes for its absence after the Close of an eviction.
- * A statement of an older revision is unsure too.
+ * A statement of an older revision is unsure too, and so is each that was there before a DEALLOCATE
+ * ALL in flight.
  * An unsure statement is closed and parsed anew, which is right either way: closing a statement that
  * does not exist is no error. `clear` when the connection ends.
  */
@@ -128,6 +129,11 @@ export class ServerStatements {
     entry.isUnsure = true;
     this.#entries.set(statement, entry);
     this.#byUse.prepend(entry);
+  }
+
+  /** DEALLOCATE ALL or DISCARD ALL is being sent: whether it runs is known when it is answered. */
+  onDeallocateAllSent(): void {
+    for (const entry of this.#byUse) entry.isUnsure = true;
   }
 
   /**

@@ -12,6 +12,8 @@ import { isDeallocateAll } from '../prepared/messages.ts';
 import type { StatementRegistry } from '../prepared/registry.ts';
 import { ServerStatements } from '../prepared/server-statements.ts';
 import type { StatementTranslator } from '../prepared/translator.ts';
+import { describeTls } from '../tls/describe.ts';
+import { isTlsError, opensslText } from '../tls/handshake-error.ts';
 import { clock } from '../util/clock.ts';
 import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
@@ -193,6 +195,7 @@ export class ServerConnection
   /** When it became free. */
   freeSince = clock.now;
   closingSince = 0;
+  /** Version and cipher of its TLS; empty: it is in clear text. */
   tls = '';
   #link: Link | null = null;
   readonly #place: { path: string } | { host: string; port: number };
@@ -300,16 +303,15 @@ export class ServerConnection
     this.#isConnected = true;
     if (this.owner.logsConnections) {
       const { localAddress, localPort } = this.link.socket;
-      const from = localAddress === undefined ? '' : ` (from ${localAddress}:${localPort})`;
+      const own = localAddress?.includes(':') ? `[${localAddress}]` : localAddress;
+      const from = own === undefined ? '' : ` (from ${own}:${localPort})`;
       this.info(`new connection to server${from}`);
     }
   }
 
   /** TLS is up. */
   onSecured(): void {
-    const socket = this.link.socket as TLSSocket;
-    const { name } = socket.getCipher();
-    this.tls = `${socket.getProtocol() ?? 'TLS'}/${name}`;
+    this.tls = describeTls(this.link.socket as TLSSocket);
     if (this.owner.logsConnections) this.info(`SSL established: ${this.tls}`);
   }
 
@@ -482,9 +484,12 @@ export class ServerConnection
         ? 'server connection closed'
         : 'server conn crashed?';
     if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
+    // Such as a server's alert that it does not take our certificate, which comes after the handshake.
+    const isTls = this.tls !== '' && isTlsError(error);
+    if (isTls) log.warning(`tls_sbufio_recv: read failed: ${opensslText(error)}`);
     this.#logClosing(reason);
     if (wasLogin) {
-      if (this.#login?.onClosed() === true) this.owner.onRetry(this, OLDER_VERSION);
+      if (!isTls && this.#login?.onClosed() === true) this.owner.onRetry(this, OLDER_VERSION);
       else if (this.hasOtherAddress)
         this.owner.onRetry(this, 'the next address of its host is tried');
       else this.owner.onLoginFailed(this, reason, null);

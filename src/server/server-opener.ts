@@ -6,15 +6,16 @@ import { startServerAuth } from '../auth/server-auth.ts';
 import type { DatabaseEntry } from '../config/config.ts';
 import { escapeName } from '../log/line.ts';
 import { log } from '../log/logger.ts';
-import { connectLink, type SocketOptions, secureLink } from '../net/sockets.ts';
+import { connectLink, type SocketOptions } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
+import { endPointOf } from '../tls/describe.ts';
 import type { ServerTls } from '../tls/server-tls.ts';
-import { ServerConnection, type ServerOwner } from './server-connection.ts';
+import type { ExposedPasswords } from './exposed-passwords.ts';
+import { ServerConnection, type ServerOwner, ServerState } from './server-connection.ts';
 import { ServerLogin } from './server-login.ts';
 import { SpokenVersions } from './spoken-versions.ts';
 import { TlsHandshake } from './tls-handshake.ts';
 
-/** What all server connections of a worker share. */
 /** Finds the addresses of hosts that are names; `DnsCache`. */
 interface HostAddresses {
   readonly lookup: LookupFunction;
@@ -22,10 +23,12 @@ interface HostAddresses {
   refused(name: string, address: string): boolean;
 }
 
+/** What all server connections of a worker share. */
 export interface OpenerOptions {
   readonly unixSocketDir: string;
   readonly sockets: SocketOptions;
   readonly tls: ServerTls;
+  readonly exposed: ExposedPasswords;
   /** Finds the address of a host that is a name. */
   readonly hosts: HostAddresses;
 }
@@ -70,6 +73,7 @@ export class ServerOpener {
   /** Starts one connection attempt; what comes of it the owner is told. */
   open(owner: ServerOwner, credentials: Credentials): ServerConnection {
     const entry = this.#entry;
+    const { tls, sockets, hosts, exposed } = this.#options;
     const place = this.place();
     if (entry.load_balance_hosts === 'round-robin') this.#next++;
     const isUnix = 'path' in place;
@@ -90,7 +94,12 @@ export class ServerOpener {
       host: isUnix ? place.path : place.host,
       versions: this.#versions,
       startup,
-      auth: startServerAuth({ ...credentials, random: randomBytes }),
+      auth: startServerAuth({
+        ...credentials,
+        random: randomBytes,
+        endPoint: () => endPointOf(server.link.socket),
+        onExposed: (method) => exposed.note(this.#database, server, method),
+      }),
       connectQuery: entry.connect_query,
     });
     const about = { label: labelAt(address), address, port: entry.port };
@@ -102,19 +111,19 @@ export class ServerOpener {
       return server;
     }
 
-    const { tls, sockets, hosts } = this.#options;
     const onConnect = (): void => {
       server.onConnected();
       if (isUnix || !tls.isAsked) {
         server.beginLogin();
         return;
       }
-      link.handler = new TlsHandshake(server, tls.isOptional, () => {
-        secureLink(link, tls.options(place.host), () => {
-          link.handler = server;
-          server.onSecured();
+      new TlsHandshake(link, tls, place.host, {
+        isWanted: () => server.state === ServerState.login,
+        onSafe: (isSecure) => {
+          if (isSecure) server.onSecured();
           server.beginLogin();
-        });
+        },
+        onUnsafe: (reason) => server.abandonLogin(reason),
       });
     };
     const link = connectLink(place, server, sockets, onConnect, hosts.lookup);

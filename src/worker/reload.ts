@@ -6,6 +6,7 @@ import type { FromWorker, ReloadPrepare, ReloadStep } from '../ipc/messages.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
 import { ServerTls } from '../tls/server-tls.ts';
+import { TlsSetupError } from '../tls/setup-error.ts';
 import type { Worker } from './worker.ts';
 
 /** A configuration with all that is built out of it before it may be put in force. */
@@ -19,11 +20,10 @@ export interface BuiltConfig {
  * Builds what can fail.
  * @param running what is in force; secrets of an unchanged `auth_file` are shared with it, because
  * keys that were derived from them are cached with them
- * @throws Error when a file of the configuration cannot be used (TLS)
+ * @throws TlsSetupError when a TLS setting or a file that one names cannot be used
  */
 export function buildConfig(config: Config, running: BuiltConfig | null): BuiltConfig {
-  const tls = new ServerTls(config.settings);
-  tls.check();
+  const tls = new ServerTls(config.settings, config.fleet);
   const isSame = running !== null && running.index.config.authFileText === config.authFileText;
   const secrets = isSame ? running.secrets : readUsers(config);
   return { index: new ConfigIndex(config), secrets, tls };
@@ -66,8 +66,8 @@ export class WorkerReload {
       this.#prepared = { version, built, outputs };
     } catch (error) {
       this.#prepared = null;
-      const { message } = error as Error;
-      refusal = `TLS configuration could not be reloaded, keeping old configuration: ${message}`;
+      const why = error instanceof TlsSetupError ? error.why : (error as Error).message;
+      refusal = `TLS configuration could not be reloaded, keeping old configuration: ${why}`;
     }
     this.#answer(version, 'prepare', refusal);
   }

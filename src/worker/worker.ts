@@ -29,18 +29,14 @@ import { Mesh } from '../mesh/mesh.ts';
 import { sumTraffic } from '../metrics/sum-traffic.ts';
 import type { Traffic } from '../metrics/traffic.ts';
 import type { Link } from '../net/link.ts';
-import {
-  acceptLink,
-  connectLink,
-  handleOf,
-  type SocketOptions,
-  wrapHandle,
-} from '../net/sockets.ts';
+import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
 import type { PoolOptions } from '../pool/pool.ts';
 import { PoolSet } from '../pool/pool-set.ts';
 import { StatementRegistry } from '../prepared/registry.ts';
 import { StatementTranslator } from '../prepared/translator.ts';
+import { connectLike } from '../server/cancel-link.ts';
+import { ExposedPasswords } from '../server/exposed-passwords.ts';
 import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
 import { clock } from '../util/clock.ts';
@@ -121,6 +117,7 @@ export class Worker {
       unixSocketDir: settings.unix_socket_dir,
       sockets: this.#sockets,
       tls: this.#built.tls,
+      exposed: new ExposedPasswords(),
       hosts,
     };
     this.#poolOptions = {
@@ -166,8 +163,8 @@ export class Worker {
         return indexNow().settings.peer_id;
       },
       peer: (id) => this.#cancelPeer(id),
-      connect: (place, handler, onConnect) =>
-        connectLink(place, handler, this.#sockets, onConnect, hosts.lookup),
+      connect: (server, handler, onSafe) =>
+        connectLike(server, this.#openerOptions, handler, onSafe),
       timeouts: () => cancelTimeouts(this.#index.settings),
       onConsoleCancel: () => this.#resumeForConsole(),
     });

@@ -329,6 +329,35 @@ ruleSet('prepared statements in transaction mode', options({}), SINCE, [
       },
     })),
   ),
+  ...['DEALLOCATE ALL', ' discard all ; '].map(
+    (sql): Omit<PlacedRule, 'settings'> => ({
+      name: `a known text whose Parse stands behind "${sql}" in one write is prepared anew`,
+      check: async (place) => {
+        const client = await enter(place);
+        await ask(client, [parse('a', 'SELECT 1'), parse('b', 'SELECT 2'), SYNC]);
+        const parts = [query(sql), parse('c', 'SELECT 1'), run('c'), SYNC, run('c'), SYNC];
+        assert.equal(linesOf(await ask(client, parts, 3)), 'C Z:I 1 2 D C Z:I 2 D C Z:I');
+        assert.equal(linesOf(await ask(client, [run('c'), SYNC])), '2 D C Z:I');
+        assert.deepEqual(await onServer(place), ['SELECT 1']);
+        await client.end();
+      },
+      differs: { because: 'until it is answered, PgBouncer counts on what it takes away' },
+    }),
+  ),
+  {
+    name: 'a DISCARD ALL that fails, which what stands behind it in one write cannot know, forgets nothing',
+    check: async (place) => {
+      const client = await enter(place);
+      await ask(client, [parse('a', 'SELECT 1'), parse('b', 'SELECT 2'), SYNC]);
+      const parts = [query('BEGIN'), query('DISCARD ALL'), query('ROLLBACK'), run('a'), SYNC];
+      const failure = 'E(ERROR 25001 DISCARD ALL cannot run inside a transaction block)';
+      assert.equal(linesOf(await ask(client, parts, 4)), `C Z:T ${failure} Z:E C Z:I 2 D C Z:I`);
+      for (const name of ['b', 'a', 'b']) {
+        assert.equal(linesOf(await ask(client, [run(name), SYNC])), '2 D C Z:I');
+      }
+      await client.end();
+    },
+  },
   {
     name: 'a tag that only begins like DEALLOCATE ALL forgets nothing',
     check: async (place) => {

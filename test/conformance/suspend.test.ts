@@ -2,16 +2,21 @@
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
 import { ConsoleClient, fatalOf, loginUntilEnd, resultOf } from '../support/console.ts';
-import { query } from '../support/messages.ts';
+import { COPY_DONE, query } from '../support/messages.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
+import { beginStream, replica, startSource } from '../support/replication.ts';
 import { type RuleOptions, rule } from '../support/rule.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
 let postgres: TestPostgres;
+let source: TestPostgres;
 
 before(async () => {
   postgres = await startPostgres();
+  source = await startSource();
+  // Tells where changes stand in the log, beside the stream of the test.
+  await source.query("SELECT pg_create_logical_replication_slot('watch', 'test_decoding')");
 });
 
 const options =
@@ -226,4 +231,52 @@ rule(
   HAS_SUSPEND,
 );
 
-test('the server before which all this ran ends', () => postgres.dispose());
+rule(
+  'a replication stream stands still from SUSPEND to RESUME, and then loses nothing',
+  () => ({ postgres: source, settings: { suspend_timeout: 60 } }),
+  async (pooler, t) => {
+    const console = await ConsoleClient.open(t, pooler);
+    const client = await beginStream(await replica(pooler), 'suspended');
+    const insert = (n: number) => source.query('INSERT INTO changes VALUES ($1)', [n]);
+    await insert(1);
+    await untilChange(client, 1);
+    assert.equal(await console.run('SUSPEND'), 'SUSPEND');
+    const seen = client.receivedBytes;
+    await insert(2);
+    await until('the server has sent it', async () => {
+      const rows = await source.query(
+        `SELECT 1 FROM pg_stat_replication WHERE sent_lsn >=
+           (SELECT max(lsn) FROM pg_logical_slot_peek_changes('watch', NULL, NULL))`,
+      );
+      return rows.length === 1;
+    });
+    // Answered by the same process, so it would have passed the change on by now.
+    await console.isPending();
+    assert.equal(client.receivedBytes, seen);
+    assert.equal(await console.run('RESUME'), 'RESUME');
+    await untilChange(client, 2);
+    await insert(3);
+    await untilChange(client, 3);
+    client.send(COPY_DONE);
+    await client.untilReady();
+    await client.end();
+  },
+  { ...HAS_SUSPEND, since: '1.23' },
+);
+
+/** Reads a stream up to the change that inserts `n`, which comes next. */
+async function untilChange(client: WireClient, n: number): Promise<void> {
+  for (;;) {
+    const { type, body } = await client.next();
+    assert.equal(type, 'd');
+    const change = /INSERT: n\[integer\]:(\d+)/.exec(body.toString('latin1'))?.[1];
+    if (change === undefined) continue;
+    assert.equal(change, String(n));
+    return;
+  }
+}
+
+test('the servers before which all this ran end', async () => {
+  await postgres.dispose();
+  await source.dispose();
+});

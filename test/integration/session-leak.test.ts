@@ -1,7 +1,18 @@
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
 import { ask, linesOf } from '../support/dialogue.ts';
-import { bind, describe, execute, parse, query, SYNC, textRows } from '../support/messages.ts';
+import {
+  bind,
+  describe,
+  execute,
+  int16,
+  int32,
+  message,
+  parse,
+  query,
+  SYNC,
+  textRows,
+} from '../support/messages.ts';
 import { startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { WireClient } from '../support/wire-client.ts';
@@ -110,6 +121,60 @@ for (const [kind, name, sql] of LEAKS) {
     await client.end();
   });
 }
+
+/** A FunctionCall; the arguments as text or, bytes, in binary. */
+function call(oid: number, values: readonly (string | Buffer | null)[]): Buffer {
+  const args = values.flatMap((value) => {
+    if (value === null) return [int32(-1)];
+    return [int32(value.length), Buffer.from(value)];
+  });
+  const formats = values.map((value) => int16(Buffer.isBuffer(value) ? 1 : 0));
+  const counted = (parts: readonly (string | Buffer)[]) => [int16(values.length), ...parts];
+  return message('F', [int32(oid), ...counted(formats), ...counted(args), int16(0)]);
+}
+
+/** OIDs as pg_proc has them. */
+const PG_ADVISORY_LOCK = 2880;
+const PG_TRY_ADVISORY_LOCK_SHARED_OF_TWO = 2889;
+const SET_CONFIG = 2078;
+const LO_CREAT = 957;
+
+test('a FunctionCall of what leaves something behind is found like a statement', async () => {
+  const calls: readonly (readonly [string, Buffer])[] = [
+    ['a session-level advisory lock', call(PG_ADVISORY_LOCK, ['4711'])],
+    [
+      'a session-level advisory lock',
+      call(PG_TRY_ADVISORY_LOCK_SHARED_OF_TWO, [int32(1), int32(2)]),
+    ],
+    ['SET without LOCAL', call(SET_CONFIG, ['work_mem', '1MB', 'false'])],
+    ['SET without LOCAL', call(SET_CONFIG, ['work_mem', '1MB', Buffer.of(0)])],
+    ['SET without LOCAL', call(SET_CONFIG, ['work_mem', '1MB', null])],
+  ];
+  const client = await enter('rejected');
+  const warned = await enter('warned');
+  const before = await leaksOf('warned');
+  for (const [name, bytes] of calls) {
+    assert.equal(linesWith(await ask(client, [bytes])), `<${name}> Z:I`);
+    // A call that comes in pieces is judged once.
+    warned.send(bytes.subarray(0, 7));
+    await new Promise(setImmediate);
+    assert.equal(linesOf(await ask(warned, [bytes.subarray(7)])), 'V Z:I');
+  }
+  const { advisory_lock, set } = await leaksOf('warned');
+  assert.deepEqual([advisory_lock, set], [before['advisory_lock']! + 2, before['set']! + 3]);
+  for (const bytes of [
+    call(SET_CONFIG, ['work_mem', '1MB', 'true']),
+    call(SET_CONFIG, ['work_mem', '1MB', Buffer.of(1)]),
+    call(SET_CONFIG, ['TimeZone', 'UTC', 'f']),
+    call(LO_CREAT, ['393216']),
+  ]) {
+    assert.equal(linesOf(await ask(client, [bytes])), 'V Z:I');
+  }
+  assert.match(linesOf(await ask(client, [message('F', [int32(SET_CONFIG)])])), /^E\(/);
+  await client.end();
+  await warned.query('SELECT pg_advisory_unlock_all(); RESET work_mem');
+  await warned.end();
+});
 
 test('what was refused has left nothing behind', async () => {
   const client = await enter('rejected');

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { asServer, giveToServer } from './account.ts';
 import { makeFolder, removeFolder } from './folders.ts';
+import { withHosts } from './own-hosts.ts';
 import { freePort } from './ports.ts';
 import { ROLES } from './postgres.ts';
 import { hasEnded, processesWith, signalIfRunning, waitForEnd } from './processes.ts';
@@ -30,6 +31,8 @@ export interface PoolerOptions {
   /** Arguments put before the configuration file. */
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** A file that it sees as /etc/hosts; see `missingNamespaces`. */
+  readonly hostsFile?: string;
   /** An empty folder to use instead of a temporary one. */
   readonly folder?: string;
   /** In a process group of its own, so that Ctrl-C at the terminal does not reach it. */
@@ -133,10 +136,13 @@ export class TestPooler {
   }
 
   /** Starts the process and waits until it says `process up:`. */
-  async start(options: Pick<PoolerOptions, 'env' | 'detached'> = {}): Promise<void> {
+  async start(options: Pick<PoolerOptions, 'env' | 'detached' | 'hostsFile'> = {}): Promise<void> {
     const output = openSync(join(this.folder, 'log'), 'a');
     const logged = this.log().length;
-    const child = spawn(this.#command.program, [...this.#command.args, this.configFile], {
+    const { hostsFile } = options;
+    const { program, args } =
+      hostsFile === undefined ? this.#command : withHosts(this.#command, hostsFile);
+    const child = spawn(program, [...args, this.configFile], {
       ...asServer,
       cwd: this.folder,
       detached: options.detached ?? false,

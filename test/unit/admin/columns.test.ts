@@ -112,3 +112,32 @@ test('SHOW HELP is a notice with the usage and no rows', async () => {
   assert.match(table.notices[0]!, /^Console usage\|\n\tSHOW HELP\|CONFIG\|DATABASES\|/);
   assert.match(table.notices[0]!, /\n\tWAIT_CLOSE \[<db>\]$/);
 });
+
+async function usage(): Promise<string[]> {
+  const { notices } = await ask(fleet([worker(0)]).open('stats'), 'SHOW HELP');
+  return notices[0]!.split('\n\t').slice(1);
+}
+
+test('SHOW HELP names all topics that there are, and no other', async () => {
+  const lines = (await usage()).filter((line) => /^SHOW [A-Z]/.test(line));
+  const named = lines.flatMap((line) => line.slice('SHOW '.length).split('|'));
+  const known = [...Object.keys(CONTRACT), ...Object.keys(OWN_CONTRACT), 'HELP'];
+  assert.deepEqual(named.toSorted(), known.toSorted());
+  assert.ok((await usage()).includes('SHOW <topic> BY PROCESS'));
+});
+
+test('each other command that SHOW HELP names is one, of admin users', async () => {
+  const lines = (await usage()).filter((line) => !line.startsWith('SHOW '));
+  assert.equal(lines.length, 12);
+  const session = fleet([worker(0)]).open('stats');
+  for (const line of lines) {
+    const [word, ...rest] = line
+      .replaceAll('<db>', 'app')
+      .replace('<client_id>', '1')
+      .split(/[ |]/);
+    for (const argument of rest.length === 0 ? [''] : rest) {
+      const command = `${word} ${argument.replaceAll(/[[\]]/g, '')}`;
+      assert.equal((await ask(session, command)).error, 'ERROR 08P01 admin access needed', command);
+    }
+  }
+});

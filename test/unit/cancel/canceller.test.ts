@@ -95,8 +95,8 @@ function setUp(
     size: 4,
     peerId,
     peer: (id) => (id === PEER_ID ? peer : null),
-    connect: (place, handler, onConnect) => {
-      const errand = new Errand(place, handler, onConnect);
+    connect: (server, handler, onSafe) => {
+      const errand = new Errand(server.place, handler, onSafe);
       errands.push(errand);
       return errand.link;
     },

@@ -34,6 +34,21 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
     'EXPLAIN (ANALYZE) (SELECT pg_advisory_lock(1))',
     'WITH a AS (SELECT "pg_try_advisory_lock_shared"(1)) SELECT * FROM a',
     "SELECT 'a', $1, $x$ text $x$, E'\\'', pg_advisory_lock(1)",
+    'SELECT U&"pg\\005fadvisory_lock"(1)',
+    'SELECT pg_catalog.u&"pg!005fadvisory!+00005Flock" /* a */ UESCAPE \'!\' (1)',
+    "SELECT 'a' -- it's\n 'b', pg_advisory_lock(1)",
+    "SELECT E'a\\''\n'b\\'', pg_advisory_lock(1) --'",
+    "SELECT E'a' -- 'b'\n -- c\n'\\'', pg_advisory_lock(1)",
+    "SELECT E'a' 'b\\', pg_advisory_lock(1), 'c'",
+    "SELECT E'a' /* \n */ 'b\\', pg_advisory_lock(1), 'c'",
+    'ALTER TABLE t ALTER a TYPE bool USING pg_try_advisory_lock(a)',
+    'ALTER TABLE t ADD b bool DEFAULT pg_try_advisory_lock(1)',
+    'ALTER TABLE t ADD CHECK (pg_try_advisory_lock(a))',
+    'ALTER DOMAIN d ADD CHECK (pg_try_advisory_lock(value))',
+    'CREATE TABLE a AS SELECT pg_advisory_lock(1)',
+    'CREATE TEMP TABLE a (b) ON COMMIT DROP AS SELECT pg_try_advisory_lock(1)',
+    'CREATE MATERIALIZED VIEW a AS SELECT pg_try_advisory_lock(1)',
+    'EXPLAIN ANALYZE CREATE TABLE a AS SELECT pg_try_advisory_lock(1)',
   ],
   temp_table: [
     'CREATE TEMP TABLE a (b int)',
@@ -48,6 +63,9 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
     'CREATE VIEW pg_temp.a AS SELECT 1',
     'CREATE OR REPLACE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql RETURN 1',
     'SELECT 1 AS b INTO pg_temp.a',
+    'SELECT 1 AS b INTO U&"pg_temp".a',
+    'CREATE TABLE U&"pg\\005f\\0074emp".a (b int)',
+    'CREATE VIEW U&"pg\\\\temp" UESCAPE \'!\'.b AS SELECT 1; CREATE TEMP VIEW a AS SELECT 1',
     'SELECT 1 AS b INTO TEMP a',
     'SELECT * INTO TEMPORARY TABLE a FROM t',
     'SELECT 1 AS b INTO LOCAL TEMP a',
@@ -59,6 +77,12 @@ const LEAKS: Readonly<Record<string, readonly string[]>> = {
   set: [
     'SET search_path = a',
     "SELECT set_config('search_path', '', false)",
+    "SELECT set_config('search_path', '', NULL)",
+    "SELECT U&\"set\\005fconfig\"(U&'work\\005Fmem', '1MB', false)",
+    "SELECT set_config('work_mem', '1MB', E'\\x66')",
+    "SELECT set_config('work_mem', '1MB', 'fal'\n'se')",
+    'SELECT set_config($$work_mem$$, $$1MB$$, $a$no$a$)',
+    'SET U&"work\\005fmem" = 1',
     "SELECT set_config('work_mem', '1MB', false::bool)",
     "SELECT set_config('work_mem', '1MB', (false))",
     "SELECT set_config('work_mem', '1MB', cast('no' AS bool))",
@@ -123,6 +147,19 @@ const HARMLESS = [
   "CREATE FUNCTION f() RETURNS void AS 'SELECT pg_advisory_lock(1)' LANGUAGE sql",
   'CREATE FUNCTION f() RETURNS void BEGIN ATOMIC SELECT pg_advisory_lock(1); SELECT 1; END',
   'CREATE VIEW v AS SELECT pg_advisory_lock(1)',
+  'CREATE TABLE a (b bool DEFAULT pg_try_advisory_lock(1))',
+  'CREATE TABLE a (b int, c bool GENERATED ALWAYS AS (pg_try_advisory_lock(b)) STORED)',
+  'ALTER TABLE t ALTER a SET DEFAULT pg_try_advisory_lock(1)',
+  'ALTER POLICY p ON t USING (pg_try_advisory_lock(1))',
+  'ALTER FUNCTION f SET work_mem = 1',
+  'SELECT U&"pg\\005fadvisory_lock" FROM t',
+  'SELECT \'U&"pg_advisory_lock"(1)\'',
+  'SELECT U&"pg\\005fadvisory\\005flock" UESCAPE \'!\' (1)',
+  "SELECT E'a'\n'b\\'; LISTEN a; --'",
+  "SELECT E'a'\r\t-- '\n\f'b\\'; LISTEN a; --'",
+  "SELECT 'a'\n';LISTEN a'",
+  "SELECT U&'\\'; --\n",
+  "SELECT U&';LISTEN a'",
   'CREATE TABLE a (b int)',
   'CREATE TABLE temp (b int)',
   'CREATE TEMP TABLE a (b int) ON COMMIT DROP',
@@ -151,6 +188,10 @@ const HARMLESS = [
   "SELECT set_config('search_path', '', true)",
   "SELECT set_config('work_mem', (SELECT a FROM b WHERE NOT c), true)",
   "SELECT set_config('TimeZone', 'UTC', false)",
+  "SELECT set_config(E'Time\\x5aone', 'UTC', false)",
+  "SELECT set_config(U&'Time!005aone' UESCAPE '!', 'UTC', false)",
+  "SELECT set_config('Time'\n'Zone', 'UTC', false)",
+  'SET U&"Time\\005aone" = 1',
   "SELECT set_config('search_path', (SELECT a FROM b WHERE c = false), $1)",
   'SELECT set_config FROM t WHERE false',
   'SELECT * FROM pg_temp.a',
@@ -178,9 +219,27 @@ test('no cut of a text makes the scanner read past its end or find what is behin
   for (const sql of texts) {
     for (let size = 0; size <= sql.length; size++) {
       const cut = sql.slice(0, size);
-      if (!/pg_(try_)?advisory_lock/i.test(cut)) {
+      if (!/advisory.*lock/is.test(cut)) {
         assert.ok(!kindsOf(cut).includes('advisory_lock'), cut);
       }
     }
   }
+});
+
+test('calls of set_config in the arguments of others take no quadratic time', () => {
+  const counted = (sql: string): number => {
+    const bytes = Buffer.from(sql);
+    let asked = 0;
+    leaksIn(bytes, 0, bytes.length, false, () => ++asked > 0);
+    return asked;
+  };
+  const nested = (depth: number): string => {
+    return `SELECT ${"set_config('a', ".repeat(depth)}'b'${', false)'.repeat(depth)}`;
+  };
+  assert.equal(counted(nested(20)), 20);
+  const begin = performance.now();
+  assert.ok(counted(nested(10_000)) <= 32, 'the innermost ones are looked at');
+  assert.equal(counted(`SELECT ${'set_config('.repeat(20_000)}`), 0);
+  // Without a bound it is a hundred times as long.
+  assert.ok(performance.now() - begin < 5_000);
 });

@@ -395,7 +395,6 @@ const NEWS: Record<string, string> = {
   pipeline_depth: '2',
   pool_idle_timeout: '5',
   server_fast_close: '1',
-  server_tls_negotiation: 'direct',
   session_leak: 'warn',
   status_names: 'always',
   suspend_timeout: '3',

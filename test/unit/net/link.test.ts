@@ -53,6 +53,37 @@ test('a run that the socket could not take whole is never written to again', () 
   );
 });
 
+test('small writes to a TLS socket are its own, and are no reason to stop their source', () => {
+  const { link, socket, handler } = fakeLink(true);
+  socket.takes = false;
+  const kept: Buffer[] = [];
+  const { write } = socket;
+  socket.write = (run: Buffer, callback?: () => void) => {
+    if (run.length > 0) kept.push(run);
+    return write.call(socket, run, callback);
+  };
+  for (const letter of 'abcdef') inTurn(() => link.write(Buffer.alloc(1000, letter)));
+  assert.deepEqual(
+    kept.map((run) => String(run)),
+    [...'abcdef'].map((letter) => letter.repeat(1000)),
+  );
+  assert.deepEqual(handler.events, []);
+  assert.equal(link.isFull, false);
+});
+
+test('a TLS socket that holds more than a read brings is full until all has been taken', () => {
+  const { link, socket, handler } = fakeLink(true);
+  socket.takes = false;
+  inTurn(() => link.write(Buffer.alloc(READ_BYTES)));
+  assert.equal(link.isFull, false);
+  inTurn(() => link.write(bytes('more')));
+  assert.equal(link.isFull, true);
+  assert.deepEqual(handler.events, ['full']);
+  socket.take();
+  assert.equal(link.isFull, false);
+  assert.deepEqual(handler.events, ['full', 'drain']);
+});
+
 test('more than a run holds leaves in order, in runs', () => {
   const { link, socket } = fakeLink();
   const big = Buffer.alloc(200_000, 'abcdefg');

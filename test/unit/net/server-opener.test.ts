@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type LookupFunction, type Socket } from 'node:net';
 import { test } from 'node:test';
+import { ExposedPasswords } from '../../../src/server/exposed-passwords.ts';
 import { ServerOpener } from '../../../src/server/server-opener.ts';
 import { ServerTls } from '../../../src/tls/server-tls.ts';
 import { within } from '../../support/until.ts';
@@ -21,11 +22,12 @@ function places(
   folder = '/sockets',
 ) {
   const { index, config } = world(t, `unix_socket_dir = ${folder}`, `d = ${database}`);
-  const tls = new ServerTls(config.settings);
+  const tls = new ServerTls(config.settings, config.fleet);
   const options = {
     unixSocketDir: config.settings.unix_socket_dir,
     sockets: SOCKET_OPTIONS,
     tls,
+    exposed: new ExposedPasswords(),
     hosts,
   };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 1);
@@ -75,7 +77,8 @@ test('round-robin takes the next host for each attempt, and the startup packet i
   const options = {
     unixSocketDir: '/nowhere',
     sockets: SOCKET_OPTIONS,
-    tls: new ServerTls(config.settings),
+    tls: new ServerTls(config.settings, config.fleet),
+    exposed: new ExposedPasswords(),
     hosts,
   };
   const opener = new ServerOpener(options, index.database('d')!, 'd', 0);

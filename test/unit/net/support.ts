@@ -102,9 +102,16 @@ export class FakeSocket extends EventEmitter {
   ended = false;
   destroyed = false;
   connecting = false;
+  /** A TLS socket. */
+  readonly encrypted: boolean;
   remoteAddress: string | undefined = undefined;
   remotePort: number | undefined = undefined;
   #callbacks: (() => void)[] = [];
+
+  constructor(encrypted = false) {
+    super();
+    this.encrypted = encrypted;
+  }
 
   write(bytes: Buffer, callback?: () => void): boolean {
     if (this.ended || this.destroyed) throw new Error('write after end');
@@ -145,8 +152,8 @@ export class FakeSocket extends EventEmitter {
 }
 
 /** A link over a `FakeSocket`. */
-export function fakeLink(): { link: Link; socket: FakeSocket; handler: Recorder } {
-  const socket = new FakeSocket();
+export function fakeLink(encrypted = false): { link: Link; socket: FakeSocket; handler: Recorder } {
+  const socket = new FakeSocket(encrypted);
   const handler = new Recorder();
   return { link: new Link(socket as unknown as Socket, handler), socket, handler };
 }

@@ -5,9 +5,11 @@ import {
   describeNameEnd,
   isDeallocateAll,
   MAX_NAMES_BYTES,
+  mayDeallocateAll,
   parseMessage,
   parseNameEnd,
   Shape,
+  saysDeallocateAll,
   shapeOf,
   writeBindHead,
   writeDescribe,
@@ -171,4 +173,56 @@ test('only the exact tags DEALLOCATE ALL and DISCARD ALL empty the tables', () =
     const bytes = message('C', `${tag}\0`);
     assert.equal(isDeallocateAll(bytes, 0, bytes.length), false, tag);
   }
+});
+
+/** Whether a Query is taken for DEALLOCATE ALL when all of it is there. */
+function isTaken(sql: string): boolean {
+  const bytes = Buffer.concat([
+    Buffer.from('xx'),
+    message('Q', `${sql}\0`),
+    Buffer.from('discard'),
+  ]);
+  const total = bytes.length - 9;
+  const isTold = saysDeallocateAll(bytes, 2, total);
+  if (isTold) assert.ok(mayDeallocateAll(bytes, 2, total, 2 + total), sql);
+  return isTold && mayDeallocateAll(bytes, 2, total, 2 + total);
+}
+
+test('a Query of nothing but DEALLOCATE ALL or DISCARD ALL is told by its text', () => {
+  for (const sql of [
+    'DEALLOCATE ALL',
+    'discard all',
+    ' \n Discard\tALL ; ',
+    'DEALLOCATE PREPARE ALL;',
+  ]) {
+    assert.ok(isTaken(sql), sql);
+  }
+  for (const sql of [
+    '',
+    ';',
+    'D',
+    'DISCARD',
+    'DISCARDALL',
+    'DISCARD PLANS',
+    'DEALLOCATE "all"',
+    'DEALLOCATE ALL; SELECT 1',
+    'DEALLOCATE ALLES',
+    'SELECT 1',
+    'DELETE FROM all',
+  ]) {
+    assert.equal(isTaken(sql), false, sql);
+  }
+});
+
+test('only a short Query that begins with a blank or a D needs a look at its text', () => {
+  const needsLook = (sql: string, there = 1000): boolean => {
+    const bytes = message('Q', `${sql}\0`);
+    return mayDeallocateAll(bytes, 0, bytes.length, Math.min(there, bytes.length));
+  };
+  assert.equal(needsLook('SELECT 1'), false);
+  assert.equal(needsLook('SELECT 1', 6), false);
+  assert.equal(needsLook('SELECT 1', 5), true, 'its text has not come');
+  assert.equal(needsLook('delete from t'), true);
+  assert.equal(needsLook(`DELETE FROM t WHERE ${'a = 1 OR '.repeat(5)}`), false);
+  assert.equal(needsLook(`SELECT ${'1'.repeat(50)}`, 5), false);
 });

@@ -208,3 +208,26 @@ test('DEALLOCATE ALL forgets what was answered before it and doubts what is sent
   server.onParseFailed(behind, 2);
   assert.equal(server.presence(behind), Presence.absent, 'its Parse failed');
 });
+
+test('while a DEALLOCATE ALL is on its way all that was there before it is unsure', () => {
+  const registry = new StatementRegistry();
+  const progress = new Progress();
+  const server = new ServerStatements(registry, progress);
+  const [unused, used] = ['unused', 'used'].map((text) => registry.intern(text)) as [
+    ReturnType<StatementRegistry['intern']>,
+    ReturnType<StatementRegistry['intern']>,
+  ];
+  server.add(unused);
+  server.add(used);
+  progress.syncsSent = progress.syncsAnswered = 1;
+  server.onDeallocateAllSent();
+  assert.equal(server.presence(unused), Presence.unsure);
+  assert.equal(server.isConfirmed(unused), false);
+  assert.equal(server.use(used), Presence.unsure);
+  server.add(used);
+  progress.syncsSent = 2;
+  server.onDeallocateAll();
+  assert.equal(server.presence(unused), Presence.absent);
+  progress.syncsAnswered = 2;
+  assert.equal(server.presence(used), Presence.unsure, 'closed and prepared once more at most');
+});
