@@ -15,6 +15,8 @@ const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as
 /** Who asks to come in, and for what. */
 export interface LoginRequest {
   readonly user: string;
+  /** As the client has sent it; the console is `pgbouncer`. */
+  readonly database: string;
   /** null: the console, or a database that nobody has heard of. */
   readonly entry: DatabaseEntry | null;
   readonly replication: StartupRequest['replication'];
@@ -78,11 +80,9 @@ export class Authentication {
   #logAttempt(): void {
     const session = this.#session;
     if (!this.#context.index.settings.log_connections) return;
-    const database = session.databaseName || '(nodb)';
+    const { user, database } = this.#request;
     const replication = REPLICATION_WORD[this.#request.replication];
-    session.info(
-      `login attempt: db=${database} user=${this.#request.user} tls=no replication=${replication}`,
-    );
+    session.info(`login attempt: db=${database} user=${user} tls=no replication=${replication}`);
   }
 
   #onStep(step: AuthStep): void {
@@ -91,10 +91,6 @@ export class Authentication {
       session.link.write(step.message);
     } else if (step.kind === 'refused') {
       if (step.detail !== null) log.error(session.prefixed(step.detail));
-      if (this.#context.index.settings.log_connections) {
-        const database = session.databaseName || '(nodb)';
-        session.info(`login failed: db=${database} user=${session.userName}`);
-      }
       session.fatal(step.text);
     } else {
       if (step.message !== null) session.link.write(step.message);

@@ -1,6 +1,6 @@
 /** The log: shape and words of its lines, what switches them off, and when they are in the file. */
 import assert from 'node:assert/strict';
-import { readFileSync, renameSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { startup } from '../support/messages.ts';
@@ -120,15 +120,11 @@ rule(
   async (pooler) => {
     for (let i = 0; i < 100; i++) {
       const client = await WireClient.connect(pooler);
-      client.send(startup({ ...{ user: `u${i}x`, database: 'app' } }));
-      await client.untilClose();
-      assert.match(read(pooler), new RegExp(`login attempt: db=app user=u${i}x `), `login ${i}`);
+      client.send(startup({ user: 'app', database: `d${i}x` }));
+      await client.next();
+      assert.ok(read(pooler).includes(`no such database: d${i}x (age=`), `login ${i}`);
+      client.destroy();
     }
-  },
-  {
-    differs: {
-      because: 'the older ones close a client that is unknown before they log its attempt',
-    },
   },
 );
 
@@ -145,7 +141,7 @@ rule(
         renameSync(join(pooler.folder, FILE), join(pooler.folder, old));
         files.push(old);
         pooler.signal('SIGHUP');
-        await until('it is there again', () => isThere(pooler, FILE));
+        await until('it is there again', () => isOver || existsSync(join(pooler.folder, FILE)));
       }
     })();
     const logins = 150;
@@ -157,35 +153,29 @@ rule(
     isOver = true;
     await rotating;
     assert.ok(rotations > 2, `${rotations} rotations`);
-    const all = files.map((file) => read(pooler, file)).join('');
+    // PgBouncer makes the new file when it has a line for it.
+    const there = files.filter((file) => existsSync(join(pooler.folder, file)));
+    const all = there.map((file) => read(pooler, file)).join('');
     for (const line of all.split('\n').slice(0, -1)) assert.match(line, SHAPE);
     assert.equal(all.split('login attempt:').length - 1, logins);
     assert.equal(all.split('closing because: client close request').length - 1, logins);
   },
 );
 
-function isThere(pooler: TestPooler, file: string): boolean {
-  try {
-    return read(pooler, file) !== '';
-  } catch {
-    return false;
-  }
-}
-
 rule(
   'a name with blanks and control characters cannot forge a prefix or a line',
   options(),
   async (pooler) => {
     const client = await WireClient.connect(pooler);
-    client.send(startup({ user: 'app', database: 'x/y@9.9.9.9:1 closing\n\u001b[1m' }));
+    client.send(startup({ user: 'x@9.9.9.9:1 closing\n\u001b[1m', database: 'app' }));
     await client.untilClose();
     const own = read(pooler)
       .split('\n')
-      .filter((line) => line.includes('closing because: no such database'));
+      .filter((line) => line.includes(' closing because: '));
     assert.equal(own.length, 1);
     const message = SHAPE.exec(own[0]!)![1]!;
     assert.match(message, OBJECT);
-    assert.ok(message.includes('x/y@9.9.9.9:1\\x20closing\\x0a\\x1b[1m/app@127.0.0.1:'), message);
+    assert.ok(message.includes('/x@9.9.9.9:1\\x20closing\\x0a\\x1b[1m@127.0.0.1:'), message);
   },
   { differs: { because: 'it writes such names as they are' } },
 );
