@@ -4,6 +4,7 @@ import { formatProblem, loadConfig } from '../config/load.ts';
 import { ConfigError } from '../errors.ts';
 import { assumeIdentity } from '../launcher/accounts.ts';
 import { Launcher } from '../launcher/launcher.ts';
+import { passedDescriptors } from '../launcher/passed-sockets.ts';
 import { attachSignals } from '../launcher/signals.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
@@ -20,6 +21,7 @@ export interface Invocation {
 export async function run(options: RunOptions, invocation: Invocation): Promise<number> {
   const isBackground = options.daemon && isInBackground();
   const stderr = !options.quiet && !isBackground;
+  const passed = passedDescriptors(process.env, process.pid);
   log.configure({ stderr, logfile: '', verbose: options.verbose });
   try {
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
@@ -29,6 +31,9 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     if (options.daemon && config.settings.pidfile === '') {
       throw new ConfigError('daemon needs pidfile configured');
     }
+    if (options.daemon && passed.length > 0) {
+      throw new ConfigError('sockets passed from service manager cannot be used with -d');
+    }
     if (options.daemon && !isBackground) {
       return await runInBackground(invocation.args, invocation.mainUrl);
     }
@@ -36,7 +41,7 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     const realFile = realpathSync(config.file);
     takeIdentity(options.user ?? config.settings.user);
     openLog(outputs);
-    return await runFleet(new Launcher({ config, realFile, log: outputs, outputsOf }));
+    return await runFleet(new Launcher({ config, realFile, log: outputs, outputsOf, passed }));
   } catch (error) {
     const text = error instanceof ConfigError ? error.message : stackOf(error);
     log.fatal(text);
