@@ -1,4 +1,5 @@
 import type { Config } from '../config/config.ts';
+import { withoutLdapPassword } from '../config/redacted.ts';
 import { SETTINGS, showValue } from '../config/schema.ts';
 import { text } from './result.ts';
 import type { ConfigRow } from './snapshot.ts';
@@ -32,7 +33,6 @@ export function configRows(config: Config): ConfigRow[] {
   }));
 }
 
-/** `auth_ldap_options` may hold the password of the search account, which stats users must not see. */
 function withoutSecret(value: string | null): string | null {
-  return value?.replace(/(\bldapbindpasswd\s*=\s*)("(?:[^"]|"")*"?|\S+)/gi, '$1[redacted]') ?? null;
+  return value === null ? null : withoutLdapPassword(value);
 }

@@ -6,6 +6,7 @@ import type { Problem } from '../config/problem.ts';
 import { ConfigError } from '../errors.ts';
 import { assumeIdentity } from '../launcher/accounts.ts';
 import { Launcher } from '../launcher/launcher.ts';
+import { passedDescriptors } from '../launcher/passed-sockets.ts';
 import { attachSignals } from '../launcher/signals.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
@@ -22,6 +23,7 @@ export interface Invocation {
 export async function run(options: RunOptions, invocation: Invocation): Promise<number> {
   const isBackground = options.daemon && isInBackground();
   const stderr = !options.quiet && !isBackground;
+  const passed = passedDescriptors(process.env, process.pid);
   log.configure({ stderr, logfile: '', verbose: options.verbose });
   try {
     if (options.reboot) throw new ConfigError('online restart (-R) is not supported yet');
@@ -31,6 +33,9 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     if (options.daemon && config.settings.pidfile === '') {
       throw new ConfigError('daemon needs pidfile configured');
     }
+    if (options.daemon && passed.length > 0) {
+      throw new ConfigError('sockets passed from service manager cannot be used with -d');
+    }
     if (options.daemon && !isBackground) {
       return await runInBackground(invocation.args, invocation.mainUrl);
     }
@@ -38,7 +43,9 @@ export async function run(options: RunOptions, invocation: Invocation): Promise<
     const realFile = realpathSync(config.file);
     takeIdentity(options.user ?? config.settings.user);
     openLog(outputs);
-    return await runFleet(new Launcher({ config, reads, realFile, log: outputs, outputsOf }));
+    return await runFleet(
+      new Launcher({ config, reads, realFile, log: outputs, outputsOf, passed }),
+    );
   } catch (error) {
     const text = error instanceof ConfigError ? error.message : stackOf(error);
     log.fatal(text);
@@ -75,11 +82,15 @@ function startFailure(problems: readonly Problem[]): string {
 }
 
 /** `verbose` in the file outranks `-v`, as in PgBouncer. */
-function logOutputs({ settings, given }: Config, stderr: boolean, verbose: number): LogOutputs {
+function logOutputs(config: Config, stderr: boolean, verbose: number): LogOutputs {
+  const { settings, fleet, given } = config;
+  const { syslog, syslog_ident: ident, syslog_facility: facility } = settings;
   return {
     stderr,
     logfile: settings.logfile,
     verbose: given.includes('verbose') ? settings.verbose : verbose,
+    format: fleet.log_format,
+    syslog: syslog ? { ident, facility } : null,
   };
 }
 

@@ -123,11 +123,11 @@ export class Authentication {
   #logAttempt(): void {
     const session = this.#session;
     if (!this.#context.index.settings.log_connections) return;
-    const database = session.databaseName || '(nodb)';
+    const { user, database } = this.#request;
     const replication = REPLICATION_WORD[this.#request.replication];
     const tls = session.tls === null ? 'no' : tlsText(session.tls);
     session.info(
-      `login attempt: db=${database} user=${this.#request.user} tls=${tls} replication=${replication}`,
+      `login attempt: db=${database} user=${user} tls=${tls} replication=${replication}`,
     );
   }
 
@@ -137,10 +137,6 @@ export class Authentication {
       session.link.write(step.message);
     } else if (step.kind === 'refused') {
       if (step.detail !== null) log.error(session.prefixed(step.detail));
-      if (this.#context.index.settings.log_connections) {
-        const database = session.databaseName || '(nodb)';
-        session.info(`login failed: db=${database} user=${session.userName}`);
-      }
       session.fatal(step.text);
     } else {
       if (step.message !== null) session.link.write(step.message);

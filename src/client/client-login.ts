@@ -349,6 +349,9 @@ export class ClientLogin {
     if (entry === null) {
       const asked = this.#request!.database || this.#request!.user;
       const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
+      if (context.index.settings.log_connections) {
+        session.info(`login failed: db=${name} user=${session.userName}`);
+      }
       return session.fatal(`no such database: ${name}`);
     }
     if (!context.index.hasDatabase(entry.name) && !context.pools.hasDatabase(entry.name)) {

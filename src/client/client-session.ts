@@ -1,5 +1,6 @@
 import type { TlsFacts } from '../auth/client-connection.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
+import { escapeName } from '../log/line.ts';
 import { log } from '../log/logger.ts';
 import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
@@ -289,7 +290,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   prefixed(text: string): string {
     const address = this.#address.includes(':') ? `[${this.#address}]` : this.#address;
-    const who = `${this.databaseName || '(nodb)'}/${this.userName || '(nouser)'}`;
+    const database = escapeName(this.databaseName) || '(nodb)';
+    const who = `${database}/${escapeName(this.userName) || '(nouser)'}`;
     return `C-${this.ptr}: ${who}@${address}:${this.#port} ${text}`;
   }
 

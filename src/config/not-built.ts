@@ -18,10 +18,6 @@ interface NotBuiltIn<Section, Key> {
 }
 
 export const NOT_BUILT: readonly Unbuilt[] = [
-  { section: 'pgbouncer', key: 'log_stats', actsAs: false },
-  { section: 'pgbouncer', key: 'syslog' },
-  { section: 'pgbouncer', key: 'syslog_facility' },
-  { section: 'pgbouncer', key: 'syslog_ident' },
   { section: 'pgbouncer', key: 'tcp_defer_accept', actsAs: false },
   { section: 'pgbouncer', key: 'tcp_keepcnt' },
   { section: 'pgbouncer', key: 'tcp_keepintvl' },
@@ -32,7 +28,6 @@ export const NOT_BUILT: readonly Unbuilt[] = [
   { section: 'fleet', key: 'balance_accepts', actsAs: false },
   { section: 'fleet', key: 'elastic', actsAs: false },
   { section: 'fleet', key: 'http_listen', actsAs: '' },
-  { section: 'fleet', key: 'log_format' },
   { section: 'fleet', key: 'pipeline_depth' },
   { section: 'fleet', key: 'status_names' },
 ];

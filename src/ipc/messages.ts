@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import type { Config } from '../config/config.ts';
 import { controlFromWorker, controlToWorker, fleetStateSchema, stopModes } from './control.ts';
+import { statsAskSchema, statsSchema } from './stats.ts';
 
 /**
  * What the launcher and a worker say to each other over the worker's inherited channel (Node's
@@ -74,6 +75,8 @@ const logSchema = z.object({
   stderr: z.boolean(),
   logfile: z.string(),
   verbose: z.number().int(),
+  format: z.enum(['text', 'json']).optional(),
+  syslog: z.object({ ident: z.string(), facility: z.string() }).nullable().optional(),
 });
 
 /** What a reload asks a worker to do, in this order, or `abort` after `prepare`. */
@@ -138,6 +141,7 @@ export const toWorkerSchema = z.discriminatedUnion('kind', [
   }),
   z.object({ kind: z.literal('stop'), mode: z.enum(stopModes) }),
   handoffSchema,
+  statsAskSchema,
   ...controlToWorker,
 ]);
 export type ToWorker = z.infer<typeof toWorkerSchema>;
@@ -167,6 +171,7 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   /** A connection that `server_open` told of is gone. */
   z.object({ kind: z.literal('server_end'), id: z.number().int() }),
   handoffSchema,
+  statsSchema,
   ...controlFromWorker,
 ]);
 export type FromWorker = z.infer<typeof fromWorkerSchema>;

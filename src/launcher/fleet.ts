@@ -4,6 +4,7 @@ import type { Config } from '../config/config.ts';
 import { ConfigError } from '../errors.ts';
 import type { ControlMessage, FleetState, StopMode } from '../ipc/control.ts';
 import type { Handoff, StartMessage, ToWorker } from '../ipc/messages.ts';
+import type { StatsAnswer } from '../ipc/stats.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
@@ -46,6 +47,7 @@ export interface FleetOptions {
   /** What a worker starts in. */
   readonly state: () => FleetState;
   readonly onControl: (worker: number, message: ControlMessage) => void;
+  readonly onStats: (worker: number, answer: StatsAnswer) => void;
   /** A worker's process has ended, for whatever reason. */
   readonly onWorkerGone: (worker: number) => void;
 }
@@ -215,6 +217,7 @@ export class Fleet {
         this.#passOn({ ...handoff, visited: [...handoff.visited, place.id] }, handle);
       },
       onControl: (message) => this.#options.onControl(place.id, message),
+      onStats: (answer) => this.#options.onStats(place.id, answer),
       onReload: (answer) => this.#round?.onAnswer(worker, answer),
       onExit: (how) => this.#onExit(place, worker, how),
     });

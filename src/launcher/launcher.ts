@@ -8,10 +8,13 @@ import { PRODUCT, RUNTIME } from '../log/version.ts';
 import { Control } from './control.ts';
 import { Fleet } from './fleet.ts';
 import type { Listener } from './listener.ts';
+import { Notify } from './notify.ts';
+import { passedListeners } from './passed-sockets.ts';
 import { checkPidfile, removePidfile, writePidfile } from './pidfile.ts';
 import { descriptorLimits, expectedFds, fleetSize } from './plan.ts';
 import { Reloader, type ReloadResult, type SetResult } from './reload.ts';
 import { RuntimeClaim, runtimeDirOf } from './runtime-dir.ts';
+import { StatsLine } from './stats-line.ts';
 import { bindTcpListeners } from './tcp-listeners.ts';
 import { bindUnixListener, checkUnixSocket } from './unix-listener.ts';
 import { workerMainPath } from './worker-command.ts';
@@ -29,6 +32,8 @@ export interface LauncherOptions {
   readonly log: LogOutputs;
   /** The same for a configuration that is loaded later; default: `log` with that one's `logfile`. */
   readonly outputsOf?: (config: Config) => LogOutputs;
+  /** Sockets that the service manager has passed; default: none. */
+  readonly passed?: readonly number[];
   /** The worker's program; default: pgfleet's own. */
   readonly workerMain?: string;
 }
@@ -50,15 +55,24 @@ export class Launcher {
   #reloader: Reloader | null = null;
   #stopMode: StopMode | null = null;
   #hasStarted = false;
+  /** Signals that have asked for a reload since the last one. */
+  #reloadsAsked = 0;
   /** Exit status of the program when the fleet has ended. */
   exitStatus = 0;
   readonly #control = new Control({
-    config: () => this.#reloader?.config ?? this.#options.config,
+    config: () => this.#config,
     broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
     sendTo: (worker, message) => this.#fleet?.sendTo(worker, message),
     reload: () => this.reload(),
     set: (key, value) => this.#set(key, value),
     stop: (mode) => this.stop(mode),
+  });
+  readonly #notify = new Notify();
+  readonly #stats = new StatsLine({
+    period: () => this.#config.settings.stats_period,
+    isLogged: () => this.#config.settings.log_stats,
+    broadcast: (message) => this.#fleet?.broadcast(message) ?? [],
+    onAverages: (text) => this.#notify.status(text.replaceAll(' us', ' μs')),
   });
   #onStarted: () => void = () => {};
   /** Settled when `start` is over, whatever came of it. */
@@ -74,6 +88,11 @@ export class Launcher {
   constructor(options: LauncherOptions) {
     this.#options = options;
     this.#runtimeDir = runtimeDirOf(options.config.fleet.runtime_dir, options.realFile);
+  }
+
+  /** The configuration in force. */
+  get #config(): Config {
+    return this.#reloader?.config ?? this.#options.config;
   }
 
   get isStopping(): boolean {
@@ -121,6 +140,7 @@ export class Launcher {
    */
   stop(mode: StopMode): void {
     const isFirst = this.#stopMode === null;
+    if (isFirst) this.#notify.stopping();
     if (this.#stopMode !== 'now') this.#stopMode = this.#hasStarted ? mode : 'now';
     this.#control.onStop(this.#stopMode);
     const stopped = this.#fleet?.stop(this.#stopMode);
@@ -140,6 +160,8 @@ export class Launcher {
 
   /** A signal asks for a reload; it comes after the commands that are being carried out. */
   requestReload(): void {
+    this.#notify.reloading();
+    this.#reloadsAsked++;
     this.#control.run({ name: 'reload' });
   }
 
@@ -151,7 +173,11 @@ export class Launcher {
   async reload(): Promise<ReloadResult> {
     await this.#started;
     if (this.#reloader === null) return { ok: false, text: 'the fleet does not run' };
-    return await this.#reloader.reload();
+    const result = await this.#reloader.reload();
+    // Whatever came of it, systemd waits for the end of the reload that it has asked for.
+    if (this.#reloadsAsked > 0 && !this.isStopping) this.#notify.ready();
+    this.#reloadsAsked = 0;
+    return result;
   }
 
   async #set(key: string, value: string): Promise<SetResult> {
@@ -163,16 +189,20 @@ export class Launcher {
   /** Checks that nobody else is in this place, then binds. Order and texts are PgBouncer's. */
   async #listen(): Promise<void> {
     const { settings, fleet } = this.#options.config;
-    await checkUnixSocket(settings);
+    const { passed = [] } = this.#options;
+    const isPassed = passed.length > 0;
+    if (!isPassed) await checkUnixSocket(settings);
     if (settings.pidfile !== '') checkPidfile(settings.pidfile);
     this.#logLimits();
     this.#undo.push(() => {
       for (const listener of this.#listeners) listener.close();
     });
-    this.#listeners = await bindTcpListeners(settings, fleetSize(fleet.size));
+    this.#listeners = isPassed
+      ? passedListeners(passed, settings)
+      : await bindTcpListeners(settings, fleetSize(fleet.size));
     const claim = await RuntimeClaim.take(this.#runtimeDir, fleet.runtime_dir !== null);
     this.#undo.push(() => claim.release());
-    const unix = bindUnixListener(settings);
+    const unix = isPassed ? null : bindUnixListener(settings);
     if (unix !== null) this.#listeners.push(unix);
     if (this.#listeners.length === 0) throw new ConfigError('nowhere to listen on');
   }
@@ -188,6 +218,7 @@ export class Launcher {
       workerMain,
       log: outputs,
       state: () => this.#control.state,
+      onStats: (worker, answer) => this.#stats.onAnswer(worker, answer),
       onControl: (worker, message) => this.#control.onMessage(worker, message),
       onWorkerGone: (worker) => this.#control.onWorkerGone(worker),
     });
@@ -219,7 +250,9 @@ export class Launcher {
   #announce(): void {
     const { settings, fleet } = this.#options.config;
     const size = fleetSize(fleet.size);
-    for (const { label } of this.#listeners) log.info(`listening on ${label}`);
+    for (const { label, isPassed } of this.#listeners) {
+      if (isPassed !== true) log.info(`listening on ${label}`);
+    }
     if (size > 1) {
       log.info(
         `each of ${size} workers has its share of every limit; a client whose worker is full is ` +
@@ -234,6 +267,9 @@ export class Launcher {
       this.#undo.push(() => removePidfile(settings.pidfile));
     }
     log.info(`process up: ${PRODUCT}, ${RUNTIME}`);
+    this.#notify.ready();
+    this.#stats.start();
+    this.#undo.push(() => this.#stats.stop());
   }
 
   async #finish(): Promise<void> {

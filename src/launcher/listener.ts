@@ -11,6 +11,8 @@ export interface Listener {
   readonly port: number;
   /** One for each worker, or one that all share; none: workers bind for themselves. */
   readonly sockets: readonly BoundSocket[];
+  /** A service manager has bound it: it is not ours to announce. */
+  readonly isPassed?: boolean;
   /** Closes this process's copies and removes what was made in the file system. */
   close(): void;
 }

@@ -9,6 +9,7 @@ import {
   type StartMessage,
   type ToWorker,
 } from '../ipc/messages.ts';
+import type { StatsAnswer } from '../ipc/stats.ts';
 import { log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
 import type { RawHandle } from './handoff.ts';
@@ -42,6 +43,7 @@ export interface WorkerEvents {
   onHandoff(handoff: Handoff, handle: RawHandle): void;
   onControl(message: ControlMessage): void;
   onReload(answer: ReloadAnswer): void;
+  onStats(answer: StatsAnswer): void;
   /** Called once, after every message; `how` is `signal SIGKILL`, `exit code 1` or why it never ran. */
   onExit(how: string): void;
 }
@@ -195,6 +197,9 @@ export class WorkerProcess {
         break;
       case 'reload_answer':
         this.#events.onReload(message);
+        break;
+      case 'stats':
+        this.#events.onStats(message);
         break;
       case 'handoff':
         // A client that left on the way arrives without its socket.

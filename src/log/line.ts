@@ -21,6 +21,14 @@ export function escapeName(name: string): string {
   return replaceUnsafe(name, NAME_UNSAFE);
 }
 
+/** The name that `escapeName` was given, unless that had the looks of an escape in it. */
+export function unescapeName(name: string): string {
+  if (!name.includes('\\x')) return name;
+  return name.replace(/(?:\\x[0-9a-f]{2})+/g, (run) =>
+    Buffer.from(run.replaceAll('\\x', ''), 'hex').toString(),
+  );
+}
+
 const NAME_UNSAFE = unsafePattern(String.raw`\u0000-\u0020\u007f-\u00a0\u2028\u2029`);
 const TEXT_UNSAFE = unsafePattern(String.raw`\u0000-\u0009\u000b-\u001f\u007f`);
 
@@ -34,7 +42,8 @@ function replaceUnsafe(text: string, pattern: RegExp): string {
   );
 }
 
-function formatMessage(text: string): string {
+/** A text as PgBouncer's lines have it: at most 2,047 bytes, line breaks with a tab behind them. */
+export function formatMessage(text: string): string {
   let message = replaceUnsafe(text, TEXT_UNSAFE);
   if (message.includes('\n')) message = message.trimEnd().replaceAll('\n', '\n\t');
   return cutText(message, MAX_MESSAGE_BYTES);

@@ -1,11 +1,9 @@
-import { closeSync, openSync, writeSync } from 'node:fs';
-import { formatLine } from './line.ts';
+import { closeSync, fstatSync, openSync, writeSync } from 'node:fs';
+import { formatJson } from './json-line.ts';
+import { LEVEL_NAMES, Level, levelOf, SEVERITIES } from './level.ts';
+import { formatLine, formatMessage } from './line.ts';
 import { osErrorCode, osErrorText } from './os-error.ts';
-
-/** PgBouncer's levels; `verbose` 0 shows up to LOG, 1 adds DEBUG, 2 adds NOISE. */
-export const Level = { FATAL: 0, ERROR: 1, WARNING: 2, LOG: 3, DEBUG: 4, NOISE: 5 } as const;
-export type Level = (typeof Level)[keyof typeof Level];
-const NAMES = ['FATAL', 'ERROR', 'WARNING', 'LOG', 'DEBUG', 'NOISE'] as const;
+import { Syslog, type SyslogTarget } from './syslog.ts';
 
 /** How often, and after how many milliseconds, a line is offered again to a full pipe. */
 const FULL_RETRIES = 20;
@@ -23,21 +21,26 @@ export interface LogOutputs {
   readonly logfile: string;
   /** PgBouncer's `verbose`, 0 to 3. */
   readonly verbose: number;
+  /** Of stderr and the file; default: `text`. */
+  readonly format?: LogFormat | undefined;
+  /** Default: none. */
+  readonly syslog?: SyslogTarget | null | undefined;
 }
+
+/** PgBouncer's lines, or one JSON object a line. */
+type LogFormat = 'text' | 'json';
+
+/** `journal`: stderr is systemd's journal, which wants a priority and has time and pid itself. */
+type Encoding = LogFormat | 'journal';
 
 interface Output {
   readonly descriptor: number;
+  readonly encoding: Encoding;
   /** Lines that it has not taken since it last took one. */
   lost: number;
   reason: string;
   /** A line was cut off in its middle, so the next one must begin with a line break. */
   isTorn: boolean;
-}
-
-/** The most detailed level that a value of `verbose` (0 to 3) shows. */
-export function levelOf(verbose: number): Level {
-  if (verbose <= 0) return Level.LOG;
-  return verbose === 1 ? Level.DEBUG : Level.NOISE;
 }
 
 /**
@@ -49,8 +52,11 @@ export class Logger {
   level: Level = Level.LOG;
   /** Lines that an output did not take, since the process began. */
   dropped = 0;
+  /** The worker's number; null in the launcher. */
+  worker: number | null = null;
   #outputs: Output[] = [newOutput(STDERR)];
   #logfile: { path: string; output: Output } | null = null;
+  #syslog: Syslog | null = null;
   readonly #write: WriteBytes;
 
   constructor(write: WriteBytes = (descriptor, bytes, from) => writeSync(descriptor, bytes, from)) {
@@ -59,21 +65,41 @@ export class Logger {
 
   /** Sets the open descriptors that lines go to. */
   setDescriptors(descriptors: readonly number[]): void {
-    this.#outputs = descriptors.map(newOutput);
+    this.#outputs = descriptors.map((descriptor) => newOutput(descriptor));
   }
 
   /**
    * Sets all outputs and the level. The new file is opened before the old one is closed; when it
    * cannot be opened the error of `fs.openSync` is thrown and the outputs stay as they are.
    */
-  configure({ stderr, logfile, verbose }: LogOutputs): void {
+  configure({ stderr, logfile, verbose, format = 'text', syslog = null }: LogOutputs): void {
     const old = this.#logfile;
-    const output = logfile === '' ? null : newOutput(append(logfile));
+    const output = logfile === '' ? null : newOutput(append(logfile), format);
     this.#logfile = output === null ? null : { path: logfile, output };
     this.level = levelOf(verbose);
-    this.#outputs = stderr ? [newOutput(STDERR)] : [];
+    const isPlain = format === 'text';
+    this.#outputs = stderr ? [newOutput(STDERR, isPlain && isJournal() ? 'journal' : format)] : [];
     if (this.#logfile !== null) this.#outputs.push(this.#logfile.output);
     if (old !== null) closeSync(old.output.descriptor);
+    this.#configureSyslog(syslog);
+  }
+
+  #configureSyslog(target: SyslogTarget | null): void {
+    const old = this.#syslog;
+    const isSame =
+      old !== null &&
+      !old.isMissing &&
+      old.target.ident === target?.ident &&
+      old.target.facility === target.facility;
+    if (isSame) return;
+    old?.close();
+    this.#syslog =
+      target === null ? null : new Syslog(target, (text) => this.#onSyslogFailed(text));
+  }
+
+  /** Once for the fleet, since all of its processes have the same machine to blame. */
+  #onSyslogFailed(text: string): void {
+    this.write(this.worker === null ? Level.WARNING : Level.DEBUG, text);
   }
 
   /**
@@ -84,7 +110,7 @@ export class Logger {
     const old = this.#logfile;
     if (old === null) return;
     try {
-      const output = newOutput(append(old.path));
+      const output = newOutput(append(old.path), old.output.encoding);
       this.#outputs = this.#outputs.map((entry) => (entry === old.output ? output : entry));
       this.#logfile = { path: old.path, output };
       closeSync(old.output.descriptor);
@@ -125,17 +151,36 @@ export class Logger {
   write(level: Level, text: string): void {
     if (level > this.level) return;
     const now = new Date();
-    const line = Buffer.from(formatLine(now, process.pid, NAMES[level]!, text));
     for (const output of this.#outputs) {
-      if (output.lost > 0 && this.#tell(output, lostLine(now, output))) {
+      if (output.lost > 0 && this.#tell(output, this.#lostLine(now, output))) {
         output.lost = 0;
         output.isTorn = false;
       }
-      if (!this.#tell(output, line)) {
+      if (!this.#tell(output, this.#encode(output.encoding, now, level, text))) {
         output.lost++;
         this.dropped++;
       }
     }
+    this.#syslog?.write(level, formatMessage(text));
+  }
+
+  #encode(encoding: Encoding, at: Date, level: Level, text: string): Buffer {
+    const { pid } = process;
+    const name = LEVEL_NAMES[level]!;
+    switch (encoding) {
+      case 'json':
+        return Buffer.from(formatJson({ at, level: name, pid, worker: this.worker }, text));
+      case 'journal':
+        return Buffer.from(`<${SEVERITIES[level]!}>${formatMessage(text)}\n`);
+      default:
+        return Buffer.from(formatLine(at, pid, name, text));
+    }
+  }
+
+  #lostLine(now: Date, output: Output): Buffer {
+    const text = `${output.lost} log lines lost: ${output.reason}`;
+    const line = this.#encode(output.encoding, now, Level.WARNING, text);
+    return output.isTorn ? Buffer.concat([Buffer.from('\n'), line]) : line;
   }
 
   /** Writes one whole line; false when it is lost, with the cause in `output.reason`. */
@@ -163,16 +208,23 @@ export class Logger {
 /** The process's logger. */
 export const log = new Logger();
 
-function newOutput(descriptor: number): Output {
-  return { descriptor, lost: 0, reason: '', isTorn: false };
+function newOutput(descriptor: number, encoding: Encoding = 'text'): Output {
+  return { descriptor, encoding, lost: 0, reason: '', isTorn: false };
 }
 
 function append(path: string): number {
   return openSync(path, 'a', 0o644);
 }
 
-function lostLine(now: Date, output: Output): Buffer {
-  const text = `${output.lost} log lines lost: ${output.reason}`;
-  const line = formatLine(now, process.pid, NAMES[Level.WARNING], text);
-  return Buffer.from(output.isTorn ? `\n${line}` : line);
+/** Whether stderr is what systemd says the journal's socket is (systemd.exec, `JOURNAL_STREAM`). */
+function isJournal(): boolean {
+  const named = process.env['JOURNAL_STREAM'];
+  if (named === undefined) return false;
+  try {
+    const { dev, ino } = fstatSync(STDERR);
+    return named === `${dev}:${ino}`;
+  } catch {
+    // It is closed.
+    return false;
+  }
 }

@@ -4,6 +4,7 @@ import type { ScramKeys } from '../auth/scram.ts';
 import type { StoredSecret } from '../auth/secret.ts';
 import { startServerAuth } from '../auth/server-auth.ts';
 import type { DatabaseEntry } from '../config/config.ts';
+import { escapeName } from '../log/line.ts';
 import { log } from '../log/logger.ts';
 import { connectLink, type SocketOptions } from '../net/sockets.ts';
 import { inTurn } from '../net/turn.ts';
@@ -79,7 +80,8 @@ export class ServerOpener {
     const address = isUnix ? 'unix' : place.host;
     const labelAt = (where: string): string => {
       const shown = isIP(where) === 6 ? `[${where}]` : where;
-      return `${this.#database}/${credentials.user}@${shown}:${entry.port}`;
+      const who = `${escapeName(this.#database)}/${escapeName(credentials.user)}`;
+      return `${who}@${shown}:${entry.port}`;
     };
 
     const startup: [string, string][] = [['database', entry.dbname ?? this.#database]];

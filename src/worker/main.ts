@@ -32,6 +32,7 @@ async function start(message: unknown): Promise<void> {
   if (parsed.kind !== 'start' || worker !== null) return;
   incarnation = parsed.incarnation;
   try {
+    log.worker = parsed.workerId;
     log.configure(parsed.log);
     worker = new Worker(parsed, { send, sendHandoff });
     reload = new WorkerReload(worker, incarnation, (answer) => void send(answer));
@@ -54,6 +55,10 @@ function onMessage(raw: unknown, handle: unknown): void {
       break;
     case 'ping':
       send({ kind: 'pong', seq: message.seq, clients: worker?.clients ?? 0 });
+      break;
+    case 'stats_ask':
+      if (worker !== null)
+        send({ kind: 'stats', incarnation, seq: message.seq, counters: worker.counters });
       break;
     case 'control':
       worker?.control(message.seq, message.action);

@@ -35,6 +35,8 @@ import type { FromWorker, Handoff, ListenerGrant, StartMessage } from '../ipc/me
 import { LdapLogin } from '../ldap/ldap-login.ts';
 import { log } from '../log/logger.ts';
 import { Mesh } from '../mesh/mesh.ts';
+import { sumTraffic } from '../metrics/sum-traffic.ts';
+import type { Traffic } from '../metrics/traffic.ts';
 import type { Link } from '../net/link.ts';
 import { findServices } from '../net/services.ts';
 import { acceptLink, handleOf, type SocketOptions, wrapHandle } from '../net/sockets.ts';
@@ -279,6 +281,11 @@ export class Worker {
 
   get clients(): number {
     return this.sessions.size;
+  }
+
+  /** Counters of all databases together. */
+  get counters(): Traffic {
+    return sumTraffic(this.#pools.databases);
   }
 
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */

@@ -1,10 +1,18 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { makeCerts } from '../support/certs.ts';
 import { newFolder } from '../support/echo-fleet.ts';
 
 const COMMAND = fileURLToPath(new URL('../../bin/pgfleet', import.meta.url));
@@ -183,4 +191,29 @@ test('in the background a start that fails is told in the foreground', (t) => {
   const asUser = process.getuid!() === 0 ? ['-u', 'nobody'] : [];
   const { status, text } = failedStart(t, ['pidfile = /no/such/pid'], ['-d', ...asUser]);
   assert.deepEqual([status, text], [1, 'nowhere to listen on']);
+});
+
+/** Settings of TLS towards clients, with a key that only this account may read. */
+async function tlsLines(t: TestContext): Promise<string[]> {
+  const certs = await makeCerts();
+  const key = join(newFolder(t), 'key');
+  writeFileSync(key, readFileSync(certs.file('server.key')), { mode: 0o600 });
+  return [
+    'client_tls_sslmode = require',
+    `client_tls_key_file = ${key}`,
+    `client_tls_cert_file = ${certs.file('server.crt')}`,
+  ];
+}
+
+test('TLS that cannot be set up stops the start with the lines of PgBouncer', async (t) => {
+  const [mode, key] = await tlsLines(t);
+  const { status, text, stderr } = failedStart(t, [mode!, key!, 'client_tls_cert_file = /gone']);
+  assert.deepEqual([status, text], [1, 'TLS setup failed']);
+  assert.match(stderr, / ERROR .*TLS setup failed: .*"\/gone": .*No such file or directory\n/);
+});
+
+test('a key that only root may read is read before root is given up', async (t) => {
+  if (process.getuid!() !== 0) return t.skip('not run as root');
+  const { text } = failedStart(t, await tlsLines(t), ['-u', 'nobody']);
+  assert.equal(text, 'nowhere to listen on');
 });

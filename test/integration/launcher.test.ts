@@ -521,3 +521,15 @@ test('a log file is opened anew on SIGHUP, by the launcher and by its workers al
     () => 'a reopened log',
   );
 });
+
+test('the averages of all workers are one line of the launcher, each stats_period', async (t) => {
+  const fleet = await startedEchoFleet(t, { settings: { stats_period: 1 }, fleet: { size: 3 } });
+  const pattern = new RegExp(`\\[${fleet.child.pid}\\] LOG stats: \\d+ xacts/s, 0 queries/s, `);
+  await until(
+    () => fleet.lines().filter((line) => pattern.test(line)).length >= 2,
+    () => 'two lines',
+  );
+  // Three workers with ten a second each, if the periods were exact.
+  const [, second] = fleet.lines().flatMap((line) => /stats: (\d+) xacts/.exec(line)?.[1] ?? []);
+  assert.ok(Number(second) > 15 && Number(second) <= 30, second);
+});

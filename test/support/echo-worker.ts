@@ -7,6 +7,7 @@ import type {
   StartMessage,
   ToWorker,
 } from '../../src/ipc/messages.ts';
+import { Traffic } from '../../src/metrics/traffic.ts';
 
 /*
  * A worker without a pooler in it: it speaks the launcher's messages and answers its clients. Lines
@@ -103,6 +104,12 @@ function answer(step: ReloadStep, version: number): void {
   tell({ kind: 'reload_answer', incarnation: start.incarnation, version, step, refusal: null });
 }
 
+/** Each worker claims ten transactions for each time that it is asked. */
+function tellStats(seq: number): void {
+  const counters = { ...new Traffic(), transactions: 10 * seq };
+  tell({ kind: 'stats', incarnation: start.incarnation, seq, counters });
+}
+
 function onReloadStep(step: ReloadStep, version: number): void {
   // A worker opens its log anew when it switches.
   if (step === 'commit') reopened++;
@@ -113,6 +120,7 @@ process.on('message', (message: ToWorker, handle: unknown) => {
   if (message.kind === 'start') void begin(message);
   else if (message.kind === 'ping') tell({ kind: 'pong', seq: message.seq, clients: clients.size });
   else if (message.kind === 'reopen_log') reopened++;
+  else if (message.kind === 'stats_ask') tellStats(message.seq);
   else if (message.kind === 'control') apply(message.seq);
   else if (message.kind === 'reload_prepare') answer('prepare', message.version);
   else if (message.kind === 'reload_step') onReloadStep(message.step, message.version);

@@ -3,7 +3,8 @@ import { mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { Level, Logger, levelOf } from '../../../src/log/logger.ts';
+import { Level, levelOf } from '../../../src/log/level.ts';
+import { Logger } from '../../../src/log/logger.ts';
 
 function failure(code: string, errno: number): Error {
   return Object.assign(new Error(code), { code, errno });
