@@ -7,7 +7,7 @@
  */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
-import { chmod } from 'node:fs/promises';
+import { chmod, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { giveToServer } from './support/account.ts';
@@ -31,6 +31,7 @@ const fileDeadlineMs = flags.long ? 3_600_000 : 480_000;
 const testDeadlineMs = flags.long ? 1_800_000 : 240_000;
 const startedAt = performance.now();
 const folder = mkdtempSync(join(temporaryFolder(), 'pgfleet-test-'));
+const compiled = join(folder, 'compiled');
 const totals = noCounts();
 const failures: string[] = [];
 
@@ -47,6 +48,8 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
 try {
   await chmod(folder, 0o755);
   await giveToServer(folder);
+  await mkdir(compiled);
+  await chmod(compiled, 0o777);
   const unit = testFiles('unit');
   if (unit.length > 0) await runFiles('unit', unit);
   const queue = ['integration', 'conformance', 'fault'].flatMap(testFiles);
@@ -99,6 +102,8 @@ async function runFiles(title: string, files: readonly string[]): Promise<void> 
       env: {
         ...withoutRunner(process.env),
         PGFLEET_TEST_FOLDER: folder,
+        // Hundreds of fleets are started, by two accounts: each of their programs is compiled once.
+        NODE_COMPILE_CACHE: compiled,
         [FILE_MARK]: mark,
         ...(flags.long ? { PGFLEET_LONG: '1' } : {}),
       },

@@ -58,10 +58,13 @@ export class Crowd {
     return pools.reduce((total, row) => total + Number(row[column]), 0);
   }
 
-  /** Rows of SHOW SERVERS for a database. */
+  /**
+   * Rows of SHOW SERVERS for a database, but for connections that have been closed and wait for the
+   * server's end: PgBouncer has no row for these.
+   */
   async servers(database = 'app'): Promise<Record<string, string | null>[]> {
     const rows = await this.pooler.console('SHOW SERVERS');
-    return rows.filter((row) => row['database'] === database);
+    return rows.filter((row) => row['database'] === database && row['state'] !== 'closing');
   }
 
   leave(): void {
