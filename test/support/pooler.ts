@@ -222,7 +222,8 @@ export class TestPooler {
         problems.push(error.message),
       );
     }
-    const isToldTwice = child.signalCode === 'SIGQUIT' && this.#command.name === 'PgBouncer';
+    // A pgfleet that is about to exit has let go of its signals.
+    const isToldTwice = child.signalCode === 'SIGQUIT';
     if (child.exitCode !== 0 && !isToldTwice)
       problems.push(`it ended with ${child.exitCode ?? child.signalCode}`);
     const left = await this.#killAll();
