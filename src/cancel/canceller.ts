@@ -1,7 +1,7 @@
-import type { Mesh, PeerPlace } from '../mesh/mesh.ts';
+import type { Mesh } from '../mesh/mesh.ts';
 import type { ServerConnection } from '../server/server-connection.ts';
 import { cancelRequest } from '../wire/encode.ts';
-import { CancelErrand, type Connect } from './cancel-errand.ts';
+import { CancelErrand, type Connect, ServerErrand } from './cancel-errand.ts';
 import {
   type CancelKeys,
   hopsOf,
@@ -44,7 +44,9 @@ export interface CancelTarget {
 }
 
 /** A host of `[peers]`. */
-export interface CancelPeer extends PeerPlace {
+export interface CancelPeer {
+  readonly host: string;
+  readonly port: number;
   /** How many requests this worker may have on their way to it; the fleet's limit is shared out. */
   readonly limit: number;
   /** The worker that may have most of them. */
@@ -53,12 +55,14 @@ export interface CancelPeer extends PeerPlace {
 
 export interface CancellerOptions {
   readonly keys: CancelKeys<CancelTarget>;
-  readonly mesh: Pick<Mesh, 'forwardCancel' | 'forwardCancelToPeer'>;
+  readonly mesh: Pick<Mesh, 'forwardCancel'>;
   readonly worker: number;
   readonly size: number;
   readonly peerId: number;
   readonly peer: (id: number) => CancelPeer | null;
-  readonly connect: Connect;
+  /** Makes a link to where a server connection leads, as safe as that. */
+  readonly connect: (server: ServerConnection, ...rest: Parameters<Connect>) => ReturnType<Connect>;
+  readonly connectPeer: (peer: CancelPeer, ...rest: Parameters<Connect>) => ReturnType<Connect>;
   /** A request came with the key of a console session. */
   readonly onConsoleCancel: () => void;
   readonly timeouts: () => CancelTimeouts;
@@ -127,9 +131,9 @@ export class Canceller {
   }
 
   /** Connections that carry requests to the servers of one pool. */
-  errandsOf(pool: ServerConnection['owner']): CancelErrand[] {
+  errandsOf(pool: ServerConnection['owner']): ServerErrand[] {
     const carriers = this.#pools.get(pool)?.carriers ?? [];
-    return carriers.filter((carrier) => carrier instanceof CancelErrand);
+    return carriers.filter((carrier) => carrier instanceof ServerErrand);
   }
 
   /** The requests for each host that one has been forwarded to. */
@@ -201,7 +205,8 @@ export class Canceller {
       isDue: () => !server.isRunningOwn,
       isWanted: () =>
         target.server === server && !server.isAtRest && target.queryStart === queryStart,
-      carry: (events) => new CancelErrand(server, connect, events),
+      carry: (events) =>
+        new ServerErrand(server, (handler, onSafe) => connect(server, handler, onSafe), events),
       settle: (outcome, reason) => {
         server.cancelsInFlight--;
         // Its signal may still come, and would hit whoever has the server then.
@@ -223,7 +228,7 @@ export class Canceller {
   }
 
   #toPeer(packet: Buffer, key: Buffer, done: Done): GiveUp {
-    const { mesh, worker, timeouts } = this.#options;
+    const { mesh, worker, timeouts, connectPeer } = this.#options;
     const id = peerOf(key);
     const peer = this.#options.peer(id);
     if (peer === null) return refused(done, 'could not find peer to forward request to');
@@ -245,19 +250,13 @@ export class Canceller {
     const job: CancelJob = {
       isDue: () => true,
       isWanted: () => true,
-      carry: ({ onSent, onEnd }) => {
-        let isSent = false;
-        return mesh.forwardCancelToPeer(peer, bytes, timeouts().peerConnectMs, {
-          onSent: () => {
-            isSent = true;
-            onSent();
-          },
-          onEnd: (problem) => {
-            if (!isSent) onEnd(Outcome.unsent);
-            else onEnd(problem === null ? Outcome.delivered : Outcome.unsure);
-          },
-        });
-      },
+      carry: (events) =>
+        new CancelErrand(
+          (handler, onSafe) => connectPeer(peer, handler, onSafe),
+          bytes,
+          timeouts().peerConnectMs,
+          events,
+        ),
       settle: (_outcome, reason) => done(reason),
     };
     return this.#push(queue, job, null);

@@ -58,15 +58,15 @@ const serverPlace = z.union([
   z.object({ host: z.string(), port: z.number().int() }),
 ]);
 
-/** A connection to PostgreSQL that a worker has opened, and how what it runs can be cancelled. */
-const serverSchema = z.object({
-  kind: z.literal('server_open'),
-  id: z.number().int(),
+/** A connection to PostgreSQL, and how what it runs can be cancelled. */
+const cancellableSchema = z.object({
   place: serverPlace,
+  /** The host's name for its certificate; null: the connection is not encrypted. */
+  tlsHost: z.string().nullable(),
   /** BackendKeyData, base64. */
   key: z.string(),
 });
-export type ServerReport = z.infer<typeof serverSchema>;
+export type Cancellable = z.infer<typeof cancellableSchema>;
 
 const configSchema = z.custom<Config>((value) => typeof value === 'object' && value !== null);
 
@@ -110,6 +110,8 @@ const startSchema = z.object({
   /** Hex of a random secret that all workers share: salts of mock authentication. */
   fleetSecret: z.string(),
   state: fleetStateSchema,
+  /** Connections that died with processes of this number; what they run is to be cancelled first. */
+  orphans: z.array(cancellableSchema),
   log: logSchema,
 });
 export type StartMessage = z.infer<typeof startSchema>;
@@ -167,7 +169,8 @@ export const fromWorkerSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('stopped'), incarnation: z.number() }),
   /** A step of a reload is done; `refusal` says why not. An `abort` is not answered. */
   reloadAnswerSchema,
-  serverSchema,
+  /** A connection has logged in. */
+  cancellableSchema.extend({ kind: z.literal('server_open'), id: z.number().int() }),
   /** A connection that `server_open` told of is gone. */
   z.object({ kind: z.literal('server_end'), id: z.number().int() }),
   handoffSchema,

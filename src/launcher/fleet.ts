@@ -3,13 +3,12 @@ import { rmSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import { ConfigError } from '../errors.ts';
 import type { ControlMessage, FleetState, StopMode } from '../ipc/control.ts';
-import type { Handoff, StartMessage, ToWorker } from '../ipc/messages.ts';
+import type { Cancellable, Handoff, StartMessage, ToWorker } from '../ipc/messages.ts';
 import type { StatsAnswer } from '../ipc/stats.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { Backoff } from './backoff.ts';
 import { pickTarget, type RawHandle } from './handoff.ts';
 import { inheritanceOf, type Listener } from './listener.ts';
-import { cancelOrphans } from './orphans.ts';
 import { ReloadRound } from './reload-round.ts';
 import { workerSocketPath } from './runtime-dir.ts';
 import { workerNodeFlags } from './worker-command.ts';
@@ -61,6 +60,8 @@ interface Place {
   /** When the last process ended, for the line that tells of the next. */
   endedAt: number;
   restart: NodeJS.Timeout | null;
+  /** Connections to PostgreSQL of processes that have died; a successor that runs has cancelled them. */
+  readonly orphans: Cancellable[];
 }
 
 /** The worker processes: starts them, replaces those that die or hang, passes clients, ends them. */
@@ -99,6 +100,7 @@ export class Fleet {
       incarnation: 0,
       endedAt: 0,
       restart: null,
+      orphans: [],
     }));
   }
 
@@ -203,6 +205,7 @@ export class Fleet {
       runtimeDir,
       fleetSecret: this.#secret,
       state: this.#options.state(),
+      orphans: place.orphans,
       log: this.#log,
     });
     const stallTimeout = this.#config.fleet.worker_stall_timeout;
@@ -225,6 +228,7 @@ export class Fleet {
   }
 
   #onReady(place: Place, worker: WorkerProcess): void {
+    place.orphans.length = 0;
     if (place.incarnation === 1) {
       log.info(`worker ${place.id} started (pid ${worker.pid})`);
     } else {
@@ -274,12 +278,8 @@ export class Fleet {
     if (place.backoff.isAtLimit) {
       log.error(`worker ${place.id} keeps dying, next attempt in ${pauseMs / 1000}s`);
     }
-    const orphansGone = cancelOrphans(worker.servers.values());
-    const restart = setTimeout(async () => {
-      await orphansGone;
-      if (place.restart === restart) this.#spawn(place);
-    }, pauseMs);
-    place.restart = restart;
+    place.orphans.push(...worker.servers.values());
+    place.restart = setTimeout(() => this.#spawn(place), pauseMs);
   }
 
   #abandonStart(text: string): void {

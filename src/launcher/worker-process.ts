@@ -1,11 +1,11 @@
 import { type ChildProcess, type SendHandle, spawn } from 'node:child_process';
 import type { ControlMessage, StopMode } from '../ipc/control.ts';
 import {
+  type Cancellable,
   type FromWorker,
   fromWorkerSchema,
   type Handoff,
   type ReloadAnswer,
-  type ServerReport,
   type StartMessage,
   type ToWorker,
 } from '../ipc/messages.ts';
@@ -65,7 +65,7 @@ export class WorkerProcess {
   /** Clients at its last answer; undefined when it does not tell. */
   clients: number | undefined;
   /** Its connections to PostgreSQL, by their ids. */
-  readonly servers = new Map<number, ServerReport>();
+  readonly servers = new Map<number, Cancellable>();
   readonly #child: ChildProcess;
   readonly #spec: WorkerSpec;
   readonly #events: WorkerEvents;

@@ -2,7 +2,6 @@ import { lstat, unlink } from 'node:fs/promises';
 import { createServer, type NetConnectOpts, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { PeerEntry } from '../config/config.ts';
 import { log } from '../log/logger.ts';
 import { encodeFrames, FrameReader, MAX_ANSWER_BYTES, MAX_FRAME_BYTES } from './frame.ts';
 import { Incoming, type IncomingHandlers } from './incoming.ts';
@@ -15,7 +14,7 @@ const MAX_PATH_BYTES = 107;
 const BACKLOG = 4096;
 const MAX_INCOMING = 4096;
 /**
- * How long a cancel may be with a sibling or peer, in milliseconds. It knows itself when to give up,
+ * How long a cancel may be with a sibling, in milliseconds. It knows itself when to give up,
  * so this is only for one that hangs.
  */
 const CANCEL_ANSWER_MS = 90_000;
@@ -30,15 +29,6 @@ export interface MeshOptions extends IncomingHandlers {
   readonly workerId: number;
   /** Number of workers; their numbers are 0 to size - 1. */
   readonly size: number;
-}
-
-export type PeerPlace = Pick<PeerEntry, 'host' | 'port'>;
-
-/** What becomes of a request that was handed to a peer. */
-export interface PeerEvents {
-  onSent(): void;
-  /** Called once; `problem` is null when the peer has closed its end. */
-  onEnd(problem: string | null): void;
 }
 
 const answerSchema = z.union([
@@ -133,26 +123,6 @@ export class Mesh {
   }
 
   /**
-   * The same to a host of `[peers]`: over TCP, or in a socket directory when it begins with `/` or,
-   * in Linux's abstract namespace, with `@`.
-   * @param connectMs how long the connection may take, milliseconds; 0: for ever
-   */
-  forwardCancelToPeer(
-    peer: PeerPlace,
-    packet: Buffer,
-    connectMs: number,
-    events: PeerEvents,
-  ): { destroy(): void } {
-    const patience = { timeoutMs: connectMs, answerMs: CANCEL_ANSWER_MS };
-    const outgoing = this.#start(placeOf(peer), Buffer.from(packet), patience, {
-      onSent: () => events.onSent(),
-      onBytes: () => {},
-      onEnd: (problem) => events.onEnd(problem),
-    });
-    return { destroy: () => outgoing.end(null) };
-  }
-
-  /**
    * Asks one sibling.
    *
    * @param timeoutMs how long it may take, milliseconds; 0: for ever
@@ -242,12 +212,6 @@ export class Mesh {
   #pathOf(workerId: number): string {
     return join(this.#options.runtimeDir, `worker-${workerId}.sock`);
   }
-}
-
-/** Where a peer listens (PgBouncer's `host` of `[peers]`). */
-function placeOf({ host, port }: PeerPlace): NetConnectOpts {
-  if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
-  return host.startsWith('/') ? { path: join(host, `.s.PGSQL.${port}`) } : { host, port };
 }
 
 async function removeStale(path: string): Promise<void> {

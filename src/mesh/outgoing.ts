@@ -4,8 +4,6 @@ import { connect, type NetConnectOpts, type Socket } from 'node:net';
 const RETRY_MS = 10;
 
 export interface OutgoingHandlers {
-  /** Connected, and the bytes are on their way. */
-  onSent?(): void;
   onBytes(chunk: Buffer): void;
   /** Called once, never before the constructor has returned. `problem` is null after a plain close. */
   onEnd(problem: string | null): void;
@@ -19,7 +17,7 @@ export interface Patience {
   readonly answerMs?: number;
 }
 
-/** One connection to a sibling or peer: says `bytes`, hears the answer, and ends before its deadline. */
+/** One connection to a sibling: says `bytes`, hears the answer, and ends before its deadline. */
 export class Outgoing {
   readonly #where: NetConnectOpts;
   readonly #bytes: Buffer;
@@ -84,7 +82,6 @@ export class Outgoing {
     if (this.#isOver) return;
     socket.write(this.#bytes);
     if (this.#answerMs !== null) this.#endAfter(this.#answerMs);
-    this.#handlers.onSent?.();
   }
 
   /** A Unix socket whose accept queue is full refuses with EAGAIN instead of letting us wait. */

@@ -3,25 +3,81 @@ import type { Link, LinkHandler } from '../net/link.ts';
 import { connectLink } from '../net/sockets.ts';
 import type { ServerConnection } from './server-connection.ts';
 import type { OpenerOptions } from './server-opener.ts';
-import { TlsHandshake } from './tls-handshake.ts';
+import { type TlsChoice, TlsHandshake } from './tls-handshake.ts';
+
+/** What links for cancel requests are made with: the same as server connections. */
+export type CancelLinkOptions = Pick<OpenerOptions, 'sockets' | 'tls' | 'hosts'>;
+
+/** Where a server connection leads, and the name that its certificate was checked for. */
+export interface ServerPlace {
+  readonly place: ServerConnection['place'];
+  /** As the configuration names the host; null: the connection is not encrypted. */
+  readonly tlsHost: string | null;
+}
+
+/** Where `server` is connected to, for links like its own. */
+export function placeOf(server: Pick<ServerConnection, 'place' | 'host' | 'tls'>): ServerPlace {
+  return { place: server.place, tlsHost: server.tls === '' ? null : server.host };
+}
 
 /**
- * Connects to where `server` is connected to, for its cancel requests: by TLS, checked by the same
+ * Connects to where a server connection leads, for its cancel requests: by TLS, checked by the same
  * rules, if that connection is. PgBouncer sends the key in clear text.
  * @param onSafe the link may be written to
  */
 export function connectLike(
-  server: Pick<ServerConnection, 'place' | 'host' | 'tls'>,
-  { sockets, tls, hosts }: Pick<OpenerOptions, 'sockets' | 'tls' | 'hosts'>,
+  { place, tlsHost }: ServerPlace,
+  options: CancelLinkOptions,
+  handler: LinkHandler,
+  onSafe: () => void,
+): Link {
+  const { tls } = options;
+  // A server that has had TLS has it still: whoever says no to it is another.
+  const choice: TlsChoice | null =
+    tlsHost === null
+      ? null
+      : { isOptional: false, isDirect: tls.isDirect, options: (name) => tls.options(name) };
+  return connectSafely(place, tlsHost ?? '', choice, options, handler, onSafe);
+}
+
+/**
+ * Connects to a host of `[peers]`: over TCP as `server_tls_sslmode` says for servers, or in a socket
+ * directory when it begins with `/` or, in Linux's abstract namespace, with `@`. TLS is always asked
+ * for by SSLRequest, since a peer may know nothing of direct TLS.
+ * @param onSafe the link may be written to
+ */
+export function connectPeer(
+  { host, port }: { readonly host: string; readonly port: number },
+  options: CancelLinkOptions,
+  handler: LinkHandler,
+  onSafe: () => void,
+): Link {
+  const file = `${host}/.s.PGSQL.${port}`;
+  const { sockets, hosts, tls } = options;
+  if (host.startsWith('@')) {
+    return connectLink({ path: `\0${file.slice(1)}` }, handler, sockets, onSafe);
+  }
+  if (host.startsWith('/')) return connectLink({ path: file }, handler, sockets, onSafe);
+  const choice: TlsChoice | null = tls.isAsked
+    ? { isOptional: tls.isOptional, isDirect: false, options: (name) => tls.options(name) }
+    : null;
+  return connectSafely({ host, port }, host, choice, { sockets, hosts }, handler, onSafe);
+}
+
+function connectSafely(
+  place: ServerPlace['place'],
+  host: string,
+  tls: TlsChoice | null,
+  { sockets, hosts }: Pick<CancelLinkOptions, 'sockets' | 'hosts'>,
   handler: LinkHandler,
   onSafe: () => void,
 ): Link {
   const onConnect = (): void => {
-    if (server.tls === '' || server.host === null) {
+    if (tls === null) {
       onSafe();
       return;
     }
-    new TlsHandshake(link, tls, server.host, {
+    new TlsHandshake(link, tls, host, {
       isWanted: () => !link.isClosed,
       onSafe,
       onUnsafe: (reason) => {
@@ -30,6 +86,6 @@ export function connectLike(
       },
     });
   };
-  const link = connectLink(server.place, handler, sockets, onConnect, hosts.lookup);
+  const link = connectLink(place, handler, sockets, onConnect, hosts.lookup);
   return link;
 }

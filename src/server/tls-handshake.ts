@@ -23,7 +23,8 @@ export interface HandshakeEvents {
   onUnsafe(reason: string): void;
 }
 
-type TlsChoice = Pick<ServerTls, 'isOptional' | 'isDirect' | 'options'>;
+/** How a connection is made safe. */
+export type TlsChoice = Pick<ServerTls, 'isOptional' | 'isDirect' | 'options'>;
 
 const HandshakeState = { asked: 0, preparing: 1, securing: 2, over: 3 } as const;
 type HandshakeState = (typeof HandshakeState)[keyof typeof HandshakeState];

@@ -1,5 +1,5 @@
 import type { ClientRow, ServerRow, SocketRow } from '../admin/snapshot.ts';
-import type { CancelErrand } from '../cancel/cancel-errand.ts';
+import type { ServerErrand } from '../cancel/cancel-errand.ts';
 import type { Canceller, CancelProgress } from '../cancel/canceller.ts';
 import { type ClientSession, ClientState } from '../client/client-session.ts';
 import { tlsText } from '../client/tls-start.ts';
@@ -159,7 +159,7 @@ function linkOfServer(pool: Pool, server: ServerConnection): Omit<ServerRow, 'st
 }
 
 /** A connection that carries a cancel request to the same place as its server. */
-function errandRow(pool: Pool, { id, connectedAt, server, socket }: CancelErrand): ServerRow {
+function errandRow(pool: Pool, { id, connectedAt, server, socket }: ServerErrand): ServerRow {
   const isUnix = server.address === 'unix';
   return {
     user: pool.user,

@@ -13,6 +13,7 @@ import {
   type CancelTarget,
   type CancelTimeouts,
 } from '../cancel/canceller.ts';
+import { cancelOrphans } from '../cancel/orphans.ts';
 import { Admission } from '../client/admission.ts';
 import { AuthQueries, authUserOf } from '../client/auth-queries.ts';
 import type { ClientOrigin } from '../client/client-origin.ts';
@@ -45,7 +46,7 @@ import type { PoolOptions } from '../pool/pool.ts';
 import { PoolSet } from '../pool/pool-set.ts';
 import { StatementRegistry } from '../prepared/registry.ts';
 import { StatementTranslator } from '../prepared/translator.ts';
-import { connectLike } from '../server/cancel-link.ts';
+import { connectLike, connectPeer, placeOf } from '../server/cancel-link.ts';
 import { ExposedPasswords } from '../server/exposed-passwords.ts';
 import { TrackedNames } from '../server/parameters.ts';
 import { type Credentials, type OpenerOptions, ServerOpener } from '../server/server-opener.ts';
@@ -152,9 +153,9 @@ export class Worker {
       registry,
       translator,
       ...poolSettings(settings),
-      onServerOpen: ({ id, place, cancelKey }) => {
-        const key = cancelKey.toString('base64');
-        channel.send({ kind: 'server_open', id, place, key });
+      onServerOpen: (server) => {
+        const key = server.cancelKey.toString('base64');
+        channel.send({ kind: 'server_open', id: server.id, ...placeOf(server), key });
       },
       onServerEnd: ({ id }) => channel.send({ kind: 'server_end', id }),
     };
@@ -207,7 +208,9 @@ export class Worker {
       },
       peer: (id) => this.#cancelPeer(id),
       connect: (server, handler, onSafe) =>
-        connectLike(server, this.#openerOptions, handler, onSafe),
+        connectLike(placeOf(server), this.#openerOptions, handler, onSafe),
+      connectPeer: (peer, handler, onSafe) =>
+        connectPeer(peer, this.#openerOptions, handler, onSafe),
       timeouts: () => cancelTimeouts(this.#index.settings),
       onConsoleCancel: () => this.#resumeForConsole(),
     });
@@ -290,6 +293,11 @@ export class Worker {
 
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */
   async run(): Promise<void> {
+    const orphans = this.#start.orphans.map((orphan) => ({
+      ...orphan,
+      key: Buffer.from(orphan.key, 'base64'),
+    }));
+    await cancelOrphans(orphans, this.#openerOptions);
     await this.#mesh.listen();
     await this.#sharing.catchUp();
     this.#control.restore(this.#start.state);

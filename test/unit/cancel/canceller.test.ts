@@ -4,6 +4,7 @@ import { type TestContext, test } from 'node:test';
 import { CancelKeys } from '../../../src/cancel/cancel-keys.ts';
 import { Canceller, type CancelPeer, type CancelTarget } from '../../../src/cancel/canceller.ts';
 import { Link, type LinkHandler } from '../../../src/net/link.ts';
+import { inTurn } from '../../../src/net/turn.ts';
 import type { Pool } from '../../../src/pool/pool.ts';
 import type { ServerConnection } from '../../../src/server/server-connection.ts';
 import { cancelRequest } from '../../support/messages.ts';
@@ -13,6 +14,7 @@ import { FakeClient, type World, withIdle, world } from '../pool/support.ts';
 
 const NOW_IDLE = 'not sending cancel request for client that is now idle';
 const PEER_ID = 9;
+const CONNECT_MS = 15_000;
 const PEER: CancelPeer = { host: '10.0.0.9', port: 6432, limit: 2, holder: 1 };
 
 /** A pool's client that can be cancelled, as a session can. */
@@ -35,11 +37,12 @@ class Errand {
   readonly place: ServerConnection['place'];
   readonly socket = new FakeSocket();
   readonly link: Link;
+  /** The connection stands, and is safe. */
   readonly connect: () => void;
 
   constructor(place: ServerConnection['place'], handler: LinkHandler, connect: () => void) {
     this.place = place;
-    this.connect = connect;
+    this.connect = () => inTurn(connect);
     this.link = new Link(this.socket as unknown as Socket, handler);
   }
 
@@ -51,13 +54,17 @@ class Errand {
   end(): void {
     this.socket.emit('end');
   }
+
+  fail(error: object = new Error('connect ECONNREFUSED')): void {
+    this.socket.emit('error', error);
+    this.socket.destroy();
+  }
 }
 
-/** A request handed to a sibling or peer, whose end the test plays. */
+/** A request handed to a sibling, whose end the test plays. */
 interface Forwarded {
   readonly text: string;
-  readonly onSent: () => void;
-  readonly onEnd: (problem: string | null) => void;
+  readonly onEnd: () => void;
   isGivenUp: boolean;
 }
 
@@ -69,27 +76,24 @@ function setUp(
   const { peerId = 0 } = options;
   const keys = new CancelKeys<CancelTarget>(1, peerId);
   const errands: Errand[] = [];
+  const toPeer: Errand[] = [];
   const forwarded: Forwarded[] = [];
   const told: string[] = [];
   let peer: CancelPeer | null = { ...PEER, ...options.peer };
-  const forward = (text: string, events: Omit<Forwarded, 'text' | 'isGivenUp'>) => {
-    const one: Forwarded = { text, isGivenUp: false, ...events };
-    forwarded.push(one);
-    return () => {
-      one.isGivenUp = true;
-    };
-  };
   const canceller = new Canceller({
     keys,
     mesh: {
-      forwardCancel: (worker, packet, waitMs, done) =>
-        forward(`worker ${worker}, ${waitMs} ms: ${packet.toString('hex')}`, {
-          onSent: () => {},
+      forwardCancel: (worker, packet, waitMs, done) => {
+        const one: Forwarded = {
+          text: `worker ${worker}, ${waitMs} ms: ${packet.toString('hex')}`,
           onEnd: () => done('said the sibling'),
-        }),
-      forwardCancelToPeer: ({ host }, packet, connectMs, events) => ({
-        destroy: forward(`peer ${host}, ${connectMs} ms: ${packet.toString('hex')}`, events),
-      }),
+          isGivenUp: false,
+        };
+        forwarded.push(one);
+        return () => {
+          one.isGivenUp = true;
+        };
+      },
     },
     worker: 1,
     size: 4,
@@ -100,9 +104,14 @@ function setUp(
       errands.push(errand);
       return errand.link;
     },
+    connectPeer: ({ host, port }, handler, onSafe) => {
+      const errand = new Errand({ host, port }, handler, onSafe);
+      toPeer.push(errand);
+      return errand.link;
+    },
     timeouts: () => ({
       waitMs: options.waitMs ?? 10_000,
-      peerConnectMs: 15_000,
+      peerConnectMs: CONNECT_MS,
       peerRetryMs: 5_000,
     }),
     onConsoleCancel: () => told.push('console'),
@@ -121,7 +130,7 @@ function setUp(
   const removePeer = () => {
     peer = null;
   };
-  return { given, keys, errands, forwarded, canceller, ask, removePeer, told };
+  return { given, keys, errands, toPeer, forwarded, canceller, ask, removePeer, told };
 }
 
 /** A client with a running query, and the other end of its server. */
@@ -333,7 +342,7 @@ test('a key of another worker goes to that worker as it came, and its answer is 
     const { text, onEnd } = forwarded.pop()!;
     assert.equal(text, `worker 3, 10000 ms: ${cancelRequest(key).toString('hex')}`);
     assert.equal(asked.done, 0);
-    onEnd(null);
+    onEnd();
     assert.deepEqual(asked.reasons, ['said the sibling']);
   }
 });
@@ -364,7 +373,7 @@ const peerKey = (bytes = 8): Buffer =>
 
 test('a key of another peer goes to that peer with one hop less, until none is left', (t) => {
   for (const bytes of [8, 36]) {
-    const { forwarded, ask } = setUp(t, { peerId: 7 });
+    const { toPeer, ask } = setUp(t, { peerId: 7 });
     const key = peerKey(bytes);
     for (const [hops, next] of [
       [3, 0xf2],
@@ -375,39 +384,40 @@ test('a key of another peer goes to that peer with one hop less, until none is l
       const asked = ask(key);
       const sent = Buffer.from(key);
       sent[7] = next;
-      const { text, onSent, onEnd } = forwarded.pop()!;
-      assert.equal(text, `peer 10.0.0.9, 15000 ms: ${cancelRequest(sent).toString('hex')}`);
-      onSent();
+      const errand = toPeer.pop()!;
+      assert.deepEqual(errand.place, { host: '10.0.0.9', port: 6432 });
+      errand.connect();
+      assert.equal(errand.sent, cancelRequest(sent).toString('hex'));
       assert.equal(asked.done, 0);
-      onEnd(null);
+      errand.end();
       assert.deepEqual(asked.reasons, ['successfully sent cancel request']);
     }
     key[7] = 0xf0;
     assert.deepEqual(ask(key).reasons, [
       'failed to forward cancel request because its TTL was exhausted',
     ]);
-    assert.deepEqual(forwarded, []);
+    assert.deepEqual(toPeer, []);
     t.mock.restoreAll();
   }
 });
 
 test('a key of a peer that is not configured is dropped', (t) => {
-  const { forwarded, ask } = setUp(t, { peerId: 7 });
+  const { toPeer, ask } = setUp(t, { peerId: 7 });
   const asked = ask(new CancelKeys(1, 12).add({ id: 1 }));
   assert.deepEqual(asked.reasons, ['could not find peer to forward request to']);
-  assert.deepEqual(forwarded, []);
+  assert.deepEqual(toPeer, []);
 });
 
 test('a peer is given as many requests at one time as its pool_size, one attempt after another', (t) => {
-  const { forwarded, ask } = setUp(t, { peerId: 7 });
+  const { toPeer, ask } = setUp(t, { peerId: 7 });
   const asked = [ask(peerKey()), ask(peerKey()), ask(peerKey())];
-  assert.equal(forwarded.length, 1, 'the second waits for the first connection');
-  forwarded[0]!.onSent();
-  assert.equal(forwarded.length, 2);
-  forwarded[1]!.onSent();
-  assert.equal(forwarded.length, 2, 'the limit');
-  forwarded[0]!.onEnd(null);
-  assert.equal(forwarded.length, 3);
+  assert.equal(toPeer.length, 1, 'the second waits for the first connection');
+  toPeer[0]!.connect();
+  assert.equal(toPeer.length, 2);
+  toPeer[1]!.connect();
+  assert.equal(toPeer.length, 2, 'the limit');
+  toPeer[0]!.end();
+  assert.equal(toPeer.length, 3);
   assert.deepEqual(
     asked.map(({ done }) => done),
     [1, 0, 0],
@@ -415,17 +425,17 @@ test('a peer is given as many requests at one time as its pool_size, one attempt
 });
 
 test('a peer that cannot be reached is tried again after server_login_retry', (t) => {
-  const { given, forwarded, ask, canceller } = setUp(t, { peerId: 7 });
+  const { given, toPeer, ask, canceller } = setUp(t, { peerId: 7 });
   const asked = ask(peerKey());
-  forwarded[0]!.onEnd('does not run');
+  toPeer[0]!.fail();
   const other = ask(peerKey());
   given.time.pass(4_999);
   canceller.tick(given.time.now);
-  assert.equal(forwarded.length, 1);
+  assert.equal(toPeer.length, 1);
   given.time.pass(1);
   canceller.tick(given.time.now);
-  assert.equal(forwarded.length, 2);
-  forwarded[1]!.onEnd('does not run');
+  assert.equal(toPeer.length, 2);
+  toPeer[1]!.fail();
   given.time.pass(5_001);
   canceller.tick(given.time.now);
   assert.deepEqual(asked.reasons, ['cancel_wait_timeout']);
@@ -433,7 +443,7 @@ test('a peer that cannot be reached is tried again after server_login_retry', (t
 });
 
 test('a peer with a pool_size of 0 is sent nothing, and a peer that is removed no more', (t) => {
-  const { given, forwarded, ask, canceller, removePeer } = setUp(t, {
+  const { given, toPeer, ask, canceller, removePeer } = setUp(t, {
     peerId: 7,
     peer: { limit: 0 },
   });
@@ -445,7 +455,37 @@ test('a peer with a pool_size of 0 is sent nothing, and a peer that is removed n
   removePeer();
   canceller.tick(given.time.now);
   assert.deepEqual(removed.reasons, ['peer removed']);
-  assert.deepEqual(forwarded, []);
+  assert.deepEqual(toPeer, []);
+});
+
+test('a peer that does not let itself be connected to counts as out of reach in the end', (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { given, toPeer, ask, canceller } = setUp(t, { peerId: 7, waitMs: 60_000 });
+  const asked = ask(peerKey());
+  t.mock.timers.tick(CONNECT_MS - 1);
+  assert.equal(toPeer[0]!.socket.destroyed, false);
+  t.mock.timers.tick(1);
+  assert.equal(toPeer[0]!.socket.destroyed, true);
+  given.time.pass(5_000);
+  canceller.tick(given.time.now);
+  toPeer[1]!.connect();
+  t.mock.timers.tick(CONNECT_MS);
+  assert.equal(asked.done, 0, 'what was sent has other limits');
+  toPeer[1]!.end();
+  assert.deepEqual(asked.reasons, ['successfully sent cancel request']);
+});
+
+test('a Unix socket whose queue is full is tried again at once', (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { keys, given, errands, ask } = setUp(t);
+  const asked = ask(running(given, keys).key);
+  const full = Object.assign(new Error('connect EAGAIN'), { code: 'EAGAIN', syscall: 'connect' });
+  errands[0]!.fail(full);
+  assert.equal(asked.done, 0);
+  t.mock.timers.tick(10);
+  errands[1]!.connect();
+  errands[1]!.end();
+  assert.deepEqual(asked.reasons, ['successfully sent cancel request']);
 });
 
 test('a worker without a part of a peer’s limit hands requests to the one that has most', (t) => {
@@ -453,7 +493,7 @@ test('a worker without a part of a peer’s limit hands requests to the one that
   const key = peerKey();
   const asked = ask(key);
   assert.equal(forwarded[0]!.text, `worker 3, 10000 ms: ${cancelRequest(key).toString('hex')}`);
-  forwarded[0]!.onEnd(null);
+  forwarded[0]!.onEnd();
   assert.equal(asked.done, 1);
 });
 
