@@ -14,6 +14,7 @@ const start = {
   generation: 1,
   fleetSecret: '00',
   state: { mode: 'suspended', paused: ['a'], disabled: ['b'] },
+  orphans: [{ place: { host: '10.0.0.1', port: 5432 }, tlsHost: 'db.example', key: 'AAAB' }],
   log: { stderr: true, logfile: '', verbose: 0 },
 };
 
