@@ -1,6 +1,10 @@
 import { execFile } from 'node:child_process';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { clientProgram } from '../../test/support/postgres-files.ts';
+import { percentile } from './report.ts';
 
 const run = promisify(execFile);
 
@@ -38,7 +42,7 @@ export async function initialize(port: number, scale: number): Promise<void> {
 }
 
 /** Runs pgbench once; throws when it fails or does not end in time. */
-export async function pgbench(load: Load): Promise<LoadResult> {
+export async function pgbench(load: Load, more: readonly string[] = []): Promise<LoadResult> {
   const { stdout } = await run(
     program(),
     [
@@ -48,11 +52,35 @@ export async function pgbench(load: Load): Promise<LoadResult> {
       `--client=${load.clients}`,
       `--jobs=${THREADS}`,
       `--time=${load.seconds}`,
+      ...more,
       ...target(load.port),
     ],
     { env: environment(), timeout: load.seconds * 1000 + GRACE_MS, killSignal: 'SIGKILL' },
   );
   return parseReport(stdout);
+}
+
+/** What transactions took, from when they were due, in milliseconds. */
+export interface Latencies {
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+/** Runs pgbench once with so many transactions a second, whatever they take; see `pgbench`. */
+export async function pgbenchAtRate(load: Load, rate: number): Promise<Latencies> {
+  const folder = await mkdtemp(join(tmpdir(), 'pgfleet-bench-'));
+  try {
+    const prefix = join(folder, 'log');
+    await pgbench(load, [`--rate=${rate}`, '--log', `--log-prefix=${prefix}`]);
+    const files = await readdir(folder);
+    const texts = await Promise.all(files.map((file) => readFile(join(folder, file), 'utf8')));
+    const lines = texts.flatMap((text) => text.trimEnd().split('\n'));
+    // Client, transaction, microseconds, script, end in two parts, lag (pgbench, "Per-Transaction Logging").
+    const times = lines.map((line) => Number(line.split(' ')[2]) / 1000);
+    return { p50Ms: percentile(times, 50), p99Ms: percentile(times, 99) };
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 }
 
 /** Reads pgbench's closing report. */

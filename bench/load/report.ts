@@ -29,8 +29,13 @@ export function markdownTable(cases: readonly Case[]): string {
     ...comparison(pgfleet, pgbouncer, ({ tps }) => tps, 0),
     ...comparison(pgfleet, pgbouncer, ({ cpuUs }) => cpuUs, 1),
   ]);
-  const rule = HEAD.map((_, column) => (column === 0 ? '---' : '---:'));
-  return [HEAD, rule, ...lines].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+  return table(HEAD, lines);
+}
+
+/** Markdown; all columns but the first are numbers. */
+export function table(head: readonly string[], lines: readonly (readonly string[])[]): string {
+  const rule = head.map((_, column) => (column === 0 ? '---' : '---:'));
+  return [head, rule, ...lines].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
 }
 
 /** The middle value, or the mean of the two in the middle. */
@@ -39,6 +44,13 @@ export function median(values: readonly number[]): number {
   const sorted = values.toSorted((left, right) => left - right);
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** The least of `values` that so many per cent of them do not exceed. */
+export function percentile(values: readonly number[], percent: number): number {
+  if (values.length === 0) throw new Error('no values');
+  const sorted = values.toSorted((left, right) => left - right);
+  return sorted[Math.max(Math.ceil((sorted.length * percent) / 100) - 1, 0)]!;
 }
 
 function comparison(
@@ -54,7 +66,8 @@ function comparison(
   return [spread(our, digits), spread(their, digits), `${ratio}×`];
 }
 
-function spread(values: readonly number[], digits: number): string {
+/** The median, and the extremes. */
+export function spread(values: readonly number[], digits: number): string {
   const text = (value: number): string => value.toFixed(digits);
   return `${text(median(values))} (${text(Math.min(...values))}–${text(Math.max(...values))})`;
 }

@@ -2,7 +2,7 @@ import { readStat } from '../../test/support/processes.ts';
 import { type Load, type LoadResult, pgbench } from './pgbench.ts';
 
 /** Linux counts CPU time in ticks of 10 ms (USER_HZ, proc(5)). */
-const TICK_US = 10_000;
+export const TICK_US = 10_000;
 
 /** A pooler that takes its turn. */
 export interface Contender {
@@ -32,7 +32,8 @@ export async function runRound(contender: Contender, load: Omit<Load, 'port'>): 
   return { ...result, userUs, systemUs, cpuUs: userUs + systemUs };
 }
 
-function cpuTicks(pids: readonly number[]): { user: number; system: number } {
+/** CPU time of processes so far, in ticks. */
+export function cpuTicks(pids: readonly number[]): { user: number; system: number } {
   let user = 0;
   let system = 0;
   for (const pid of pids) {

@@ -1,5 +1,8 @@
 import { createHash, createHmac, pbkdf2Sync, randomBytes } from 'node:crypto';
 
+/** Derived keys by password, salt and rounds: a client that logs in often derives once. */
+const derived = new Map<string, Buffer>();
+
 /** A client's side of SCRAM-SHA-256 without channel binding (RFC 5802, RFC 7677). */
 export class ScramClient {
   readonly #password: string;
@@ -19,14 +22,7 @@ export class ScramClient {
   final(serverFirst: string): string {
     const { r: nonce = '', s: salt = '', i: rounds = '' } = attributes(serverFirst);
     if (!nonce.startsWith(this.#nonce)) throw new Error('the server changed the nonce');
-    const bytes = Buffer.from(salt, 'base64');
-    const salted = pbkdf2Sync(
-      this.#password.normalize('NFKC'),
-      bytes,
-      Number(rounds),
-      32,
-      'sha256',
-    );
+    const salted = derive(this.#password, salt, Number(rounds));
     const clientKey = hmac(salted, 'Client Key');
     const storedKey = createHash('sha256').update(clientKey).digest();
     const bare = `c=biws,r=${nonce}`;
@@ -47,6 +43,17 @@ export class ScramClient {
   #firstBare(): string {
     return `n=,r=${this.#nonce}`;
   }
+}
+
+function derive(password: string, salt: string, rounds: number): Buffer {
+  const name = JSON.stringify([password, salt, rounds]);
+  let key = derived.get(name);
+  if (key === undefined) {
+    const bytes = Buffer.from(salt, 'base64');
+    key = pbkdf2Sync(password.normalize('NFKC'), bytes, rounds, 32, 'sha256');
+    derived.set(name, key);
+  }
+  return key;
 }
 
 function hmac(key: Buffer, text: string): Buffer {
