@@ -6,11 +6,12 @@
  *   node test/run.ts [--long] [part of a path…]
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { chmod, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { giveToServer } from './support/account.ts';
+import { missingOpenssl } from './support/certs.ts';
 import { temporaryFolder } from './support/folders.ts';
 import { processesWith, signalIfRunning } from './support/processes.ts';
 import { NODE, REPOSITORY } from './support/repository.ts';
@@ -34,6 +35,8 @@ const folder = mkdtempSync(join(temporaryFolder(), 'pgfleet-test-'));
 const compiled = join(folder, 'compiled');
 const totals = noCounts();
 const failures: string[] = [];
+/** Why files that make certificates cannot run; null: they can. */
+const noCertificates = await missingOpenssl();
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.once(signal, () => {
@@ -79,7 +82,21 @@ function testFiles(room: string): string[] {
     .filter((name) => name.endsWith('.test.ts'))
     .map((name) => join('test', room, name))
     .filter((path) => wanted.length === 0 || wanted.some((part) => path.includes(part)))
+    .filter(canRun)
     .sort();
+}
+
+/** Counts a file as skipped that makes certificates where nothing can. */
+function canRun(path: string): boolean {
+  if (noCertificates === null) return true;
+  if (!readFileSync(join(REPOSITORY, path), 'utf8').includes('makeCerts')) return true;
+  console.log(`﹣ ${path} # ${noCertificates}`);
+  totals.tests++;
+  totals.skipped++;
+  if (process.env['PGFLEET_NO_SKIP'] === '1') {
+    failures.push(`${path}: ${noCertificates}, and no test may be skipped`);
+  }
+  return false;
 }
 
 /** Runs `files` in one process, prints what it said, and adds up its counts. */

@@ -42,7 +42,7 @@ async function storm(port: number, rate: number, seconds: number): Promise<Storm
   const started = performance.now();
   const all: Promise<void>[] = [];
   for (let i = 0; i < rate * seconds; i++) {
-    await sleep(started + (i * 1000) / rate - performance.now());
+    await sleep(Math.max(started + (i * 1000) / rate - performance.now(), 0));
     all.push(login());
   }
   await Promise.all(all);

@@ -5,7 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { giveToServer } from '../support/account.ts';
-import { type Certs, makeCerts, missingOpenssl } from '../support/certs.ts';
+import { type Certs, makeCerts } from '../support/certs.ts';
 import { makeFolder, removeFolder } from '../support/folders.ts';
 import { preparePgfleet } from '../support/pgfleet.ts';
 import type { Section, TestPooler } from '../support/pooler.ts';
@@ -22,7 +22,6 @@ let certs: Certs;
 let folder: string;
 
 before(async () => {
-  assert.equal(await missingOpenssl(), null);
   [postgres, certs] = await Promise.all([startPostgres(), makeCerts()]);
   folder = await makeFolder('cert');
   await write('hba', HBA);
