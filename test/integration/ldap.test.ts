@@ -31,6 +31,8 @@ before(async () => {
     people: [
       person('app'),
       person('app_md5'),
+      person('app_plain'),
+      person('app_trust'),
       person('postgres'),
       person('guest'),
       person('stats'),
@@ -68,8 +70,10 @@ function refusedWith(text: string): (error: unknown) => boolean {
 test('a password that LDAP finds right lets a client in, and the pooler into the server', async (t) => {
   const fleet = await start(t);
   if (fleet === null) return;
-  await isServed(fleet, { user: 'app', password: 'app' });
-  await isServed(fleet, { user: 'app_md5', password: 'app_md5' });
+  // Servers that ask for SCRAM, for MD5, for the password as it is, and for nothing.
+  for (const user of ['app', 'app_md5', 'app_plain', 'app_trust']) {
+    await isServed(fleet, { user, password: user });
+  }
   await assert.rejects(
     WireClient.login(fleet, { user: 'app', password: 'wrong' }),
     refusedWith('LDAP authentication failed'),
