@@ -27,7 +27,6 @@ const CONSOLE = 'pgbouncer';
 /** What `auth_file` need not know, another service or nobody is asked for. */
 const WITHOUT_QUERY: ReadonlySet<string> = new Set(['any', 'pam', 'ldap']);
 const EMPTY: StoredSecret = classifySecret('');
-const UNKNOWN: UserLookup = { kind: 'found', secret: null };
 
 /** A lookup that another worker makes, because this one has no slot for its pool. */
 export interface RemoteQuestion {
@@ -88,8 +87,8 @@ export class AuthQueries {
     const index = this.#rooms.index();
     const isConsole = session.databaseName === CONSOLE;
     // Asking for a name in a database that nobody has would tell that it is there.
-    if (entry === null && !isConsole) return UNKNOWN;
-    if (authUserOf(index, entry) === null) return UNKNOWN;
+    if (entry === null && !isConsole) return this.#unknown(user, session);
+    if (authUserOf(index, entry) === null) return this.#unknown(user, session);
     const plan = this.#plan(index, entry, session.prefixed(''));
     if ('refusal' in plan) return refused(plan.refusal);
     return new Promise((resolve) => {
@@ -98,6 +97,12 @@ export class AuthQueries {
         resolve(this.#judge(outcome, user, entry, session)),
       );
     });
+  }
+
+  #unknown(user: string, session: ClientSession): UserLookup {
+    const { auth_type } = this.#rooms.index().settings;
+    if (!WITHOUT_QUERY.has(auth_type)) session.info(`no such user: ${user}`);
+    return { kind: 'found', secret: null };
   }
 
   /** Looks a name up for another worker; `gone` says that nobody waits any more. */
@@ -250,11 +255,9 @@ export class AuthQueries {
     const { learned } = this.#rooms;
     if (outcome.kind === 'refused') return outcome;
     if (outcome.kind === 'none') {
-      // A name that was there before goes on, and fails like a wrong password.
+      // It goes on, and fails like a wrong password: whether a name exists is nobody's business.
       if (index.user(user) !== null || learned.knows(user)) return { kind: 'found', secret: EMPTY };
-      const database = entry?.name ?? CONSOLE;
-      if (index.settings.log_connections) session.info(`login failed: db=${database}`);
-      return refused('no such user');
+      return this.#unknown(user, session);
     }
     // PgBouncer takes the name of the answer for the login name: a client could become somebody else.
     if (outcome.row.name !== user) {

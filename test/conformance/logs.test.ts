@@ -104,6 +104,18 @@ rule(
 );
 
 rule(
+  'a name that is not known is told of whatever is switched off',
+  options(
+    { log_connections: 0, log_disconnections: 0, log_pooler_errors: 0 },
+    { logs: [/ERROR C-.* password authentication failed/] },
+  ),
+  async (pooler) => {
+    await assert.rejects(WireClient.login(pooler, { user: 'ghost', database: 'app' }));
+    assert.ok(messages(pooler).includes('C no such user: ghost'));
+  },
+);
+
+rule(
   'log_stats = 0 hides the averages',
   options({ stats_period: 1, log_stats: 0 }),
   async (pooler) => {

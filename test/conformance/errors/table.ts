@@ -106,7 +106,7 @@ const AT_LOGIN: readonly ErrorText[] = [
     'pooler is shutting down',
     test('SIGTERM waits for the clients, who are served until they leave'),
   ),
-  fatal('no such user', test('a name that no role has is told so')),
+  fatal('no such user', test('a name that no role has fails like a wrong password')),
   fatal('password authentication failed', here),
   fatal('SASL authentication failed', here),
   fatal('client selected an invalid SASL authentication mechanism', here),

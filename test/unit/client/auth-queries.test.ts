@@ -144,12 +144,12 @@ test('a name is asked for in the pool of the auth database and auth_user, each t
   assert.equal(await kindOf(second.lookup), 'empty');
 });
 
-test('no row is no such user, unless the name is known from before or from [users]', async (t) => {
+test('without a row a name is unknown, but for one from before or from [users], which fits no password', async (t) => {
   const { login, backend, learned } = scene(t, SETTINGS, 'listed = pool_mode=session');
   const first = login('stranger');
   backend().logIn();
   answer(backend());
-  assert.equal(await kindOf(first.lookup), '08P01 no such user');
+  assert.equal(await kindOf(first.lookup), 'unknown');
   const listed = login('listed');
   answer(backend());
   assert.equal(await kindOf(listed.lookup), 'empty');
@@ -199,7 +199,7 @@ test('what is read behind the answer goes to nobody, and the server with it', as
   backend().logIn();
   next.ask();
   backend().say(message('1'), message('2'), says.ready(), message('N', ['SNOTICE', 'Mbye', '']));
-  assert.equal(await kindOf(lookup), '08P01 no such user');
+  assert.equal(await kindOf(lookup), 'unknown');
   assert.deepEqual(next.events, []);
   assert.equal(given.pool('a', 'asker').linked.size, 0);
 });
