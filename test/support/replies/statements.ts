@@ -109,7 +109,7 @@ export const STATEMENTS: readonly Script[] = [
       'LOCK TABLE parent',
       "PREPARE TRANSACTION 'x'",
       "COMMIT PREPARED 'x'",
-      'SET statement_timeout = 1; SELECT pg_sleep(5)',
+      'SET statement_timeout = 500; SELECT pg_sleep(5)',
     ],
   },
   {
@@ -264,7 +264,7 @@ export const STATEMENTS: readonly Script[] = [
       'END',
       'ABORT',
       'BEGIN',
-      'SET LOCAL statement_timeout = 1',
+      'SET LOCAL statement_timeout = 500',
       'SELECT pg_sleep(5)',
       'ROLLBACK',
       'BEGIN',
