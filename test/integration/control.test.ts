@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { ConsoleClient, fatalOf, loginUntilEnd, resultOf } from '../support/console.ts';
-import { query, reportFields, startup } from '../support/messages.ts';
+import { Load } from '../support/load.ts';
+import { query, startup } from '../support/messages.ts';
 import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { signalIfRunning } from '../support/processes.ts';
@@ -31,76 +32,6 @@ async function start(t: TestContext, size: number, more: PgfleetOptions = {}): P
 /** The number of the worker that has a client. */
 const workerOf = (client: WireClient): number => client.key[3]!;
 
-/** Clients of `app` that run transactions of two statements, one after the other, until `stop`. */
-class Load {
-  /** Transactions that have been committed. */
-  count = 0;
-  /** What ended a client before `stop`, and how often. */
-  readonly ends = new Map<string, number>();
-  readonly clients: readonly WireClient[];
-  readonly #loops: Promise<void>[];
-  #isStopped = false;
-
-  private constructor(clients: readonly WireClient[]) {
-    this.clients = clients;
-    this.#loops = clients.map((client) => this.#loop(client));
-  }
-
-  static async begin(fleet: TestPgfleet, size = 24): Promise<Load> {
-    const logins = Array.from({ length: size }, () => WireClient.login(fleet));
-    return new Load(await Promise.all(logins));
-  }
-
-  /** Waits until it has come further, several turns a client. */
-  async goesOn(): Promise<void> {
-    const wanted = this.count + 3 * this.clients.length;
-    await until('the load goes on', () => this.count > wanted || this.ends.size > 0);
-    assert.deepEqual([...this.ends], []);
-  }
-
-  /** Waits until every client has been closed. */
-  async isOver(): Promise<void> {
-    await Promise.all(this.#loops);
-  }
-
-  /** Lets every client finish its transaction, and closes it. */
-  async stop(): Promise<void> {
-    this.#isStopped = true;
-    await this.isOver();
-    await Promise.all(this.clients.map((client) => client.end()));
-    assert.deepEqual([...this.ends], []);
-  }
-
-  async #loop(client: WireClient): Promise<void> {
-    try {
-      while (!this.#isStopped) {
-        for (const sql of ['BEGIN', 'SELECT 1', 'COMMIT']) {
-          if (!(await this.#run(client, sql))) return;
-        }
-        this.count++;
-      }
-    } catch (error) {
-      this.#note(String(error));
-    }
-  }
-
-  async #run(client: WireClient, sql: string): Promise<boolean> {
-    client.send(query(sql));
-    for (;;) {
-      const { type, body } = await client.next(30_000);
-      if (type === 'Z') return true;
-      if (type !== 'E') continue;
-      const { C, M } = reportFields(body);
-      this.#note(`${C} ${M}`);
-      return false;
-    }
-  }
-
-  #note(end: string): void {
-    this.ends.set(end, (this.ends.get(end) ?? 0) + 1);
-  }
-}
-
 /**
  * Clients that log in and ask for something in one breath: while paused they wait, be it for the
  * welcome or, where a worker has that at hand, for a server.
@@ -127,7 +58,7 @@ for (const size of [1, 4]) {
   test(`a fleet of ${size} under load does what the console says, and cuts nobody`, async (t) => {
     const { postgres, fleet } = await start(t, size);
     const console = await ConsoleClient.open(t, fleet);
-    const load = await Load.begin(fleet);
+    const load = await Load.begin(fleet, postgres);
     await load.goesOn();
 
     await t.test('PAUSE comes between transactions, and RESUME lets all go on', async () => {
@@ -211,7 +142,7 @@ for (const size of [1, 4]) {
   test(`KILL ends every client and server of a fleet of ${size} under load`, async (t) => {
     const { postgres, fleet } = await start(t, size);
     const console = await ConsoleClient.open(t, fleet);
-    const load = await Load.begin(fleet);
+    const load = await Load.begin(fleet, postgres);
     await load.goesOn();
     assert.equal(await console.run('KILL'), 'KILL');
     await load.isOver();
@@ -220,6 +151,7 @@ for (const size of [1, 4]) {
     const told = load.ends.get('08P01 database removed') ?? 0;
     assert.equal(told + (load.ends.get(cut) ?? 0), load.clients.length, String([...load.ends]));
     await until('no session is left', async () => (await sessionsOf(postgres)).length === 0);
+    await load.nothingIsLost();
     const waiting = await beginLogins(t, fleet, 8);
     await until('all wait', async () => (await console.poolSum('app', 'cl_waiting')) === 8);
     assert.equal(await console.run('RESUME app'), 'RESUME');
@@ -227,8 +159,8 @@ for (const size of [1, 4]) {
   });
 
   test(`consoles of a fleet of ${size} that contradict each other are all answered`, async (t) => {
-    const { fleet } = await start(t, size);
-    const load = await Load.begin(fleet);
+    const { postgres, fleet } = await start(t, size);
+    const load = await Load.begin(fleet, postgres);
     const scripts = [
       ['PAUSE', 'RESUME'],
       ['SUSPEND', 'RESUME'],
