@@ -1,12 +1,23 @@
 /** Control of whole fleets: commands of the console while clients are at work. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { ConsoleClient, fatalOf, loginUntilEnd, resultOf } from '../support/console.ts';
+import {
+  beginLogins,
+  ConsoleClient,
+  fatalOf,
+  loginUntilEnd,
+  resultOf,
+} from '../support/console.ts';
 import { Load } from '../support/load.ts';
-import { query, startup } from '../support/messages.ts';
-import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
+import { query } from '../support/messages.ts';
+import {
+  loginInWorker,
+  type PgfleetOptions,
+  startPgfleet,
+  type TestPgfleet,
+  workerOf,
+} from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
-import { signalIfRunning } from '../support/processes.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
@@ -27,26 +38,6 @@ async function start(t: TestContext, size: number, more: PgfleetOptions = {}): P
   });
   t.after(() => fleet.stop());
   return { postgres, fleet };
-}
-
-/** The number of the worker that has a client. */
-const workerOf = (client: WireClient): number => client.key[3]!;
-
-/**
- * Clients that log in and ask for something in one breath: while paused they wait, be it for the
- * welcome or, where a worker has that at hand, for a server.
- */
-async function beginLogins(
-  t: TestContext,
-  fleet: TestPgfleet,
-  count: number,
-): Promise<WireClient[]> {
-  const clients = Array.from({ length: count }, () => WireClient.connect(fleet));
-  for (const client of await Promise.all(clients)) {
-    t.after(() => client.destroy());
-    client.send(startup({ user: 'app', database: 'app' }), query('SELECT 1'));
-  }
-  return Promise.all(clients);
 }
 
 /** Sessions of `app` that PostgreSQL has, apart from those of the test itself. */
@@ -194,31 +185,6 @@ for (const size of [1, 4]) {
   });
 }
 
-/** A client in a worker other than `not`. */
-async function clientElsewhere(
-  t: TestContext,
-  fleet: TestPgfleet,
-  not: number,
-): Promise<WireClient> {
-  return await until('a client is in another worker', async () => {
-    const client = await WireClient.login(fleet);
-    if (workerOf(client) !== not) {
-      t.after(() => client.destroy());
-      return client;
-    }
-    await client.end();
-    return null;
-  });
-}
-
-/** Kills a worker by its number. */
-function killWorker(fleet: TestPgfleet, id: number): void {
-  const started = [...fleet.log().matchAll(/LOG worker (\d+) started \(pid (\d+)\)/g)];
-  const pid = Number(started.findLast(([, number]) => Number(number) === id)?.[2]);
-  assert.ok(fleet.workers().includes(pid), `worker ${id} is ${pid}`);
-  process.kill(pid, 'SIGKILL');
-}
-
 for (const [form, isOver] of [
   ['WAIT_FOR_SERVERS', (client: WireClient) => client.query('COMMIT')],
   ['WAIT_FOR_CLIENTS', (client: WireClient) => client.end()],
@@ -226,7 +192,8 @@ for (const [form, isOver] of [
   test(`all workers stay until SHUTDOWN ${form} is due in the last of them`, async (t) => {
     const { fleet } = await start(t, 4);
     const console = await ConsoleClient.open(t, fleet);
-    const client = await clientElsewhere(t, fleet, workerOf(console.wire));
+    const own = workerOf(console.wire);
+    const client = await loginInWorker(t, fleet, (worker) => worker !== own);
     await client.query('BEGIN');
     assert.equal(await console.run(`SHUTDOWN ${form}`), 'SHUTDOWN');
     assert.equal((await console.rows('SHOW VERSION BY PROCESS')).length, 4);
@@ -243,90 +210,3 @@ for (const [form, isOver] of [
     assert.equal(await fleet.ended(), 0);
   });
 }
-
-test('a worker that dies during a PAUSE is named, and the one in its place is paused too', async (t) => {
-  const { fleet } = await start(t, 4);
-  fleet.allowLog(/worker \d died/);
-  const console = await ConsoleClient.open(t, fleet);
-  const client = await clientElsewhere(t, fleet, workerOf(console.wire));
-  const victim = workerOf(client);
-  await client.query('BEGIN');
-  console.begin('PAUSE');
-  await console.isPending();
-  killWorker(fleet, victim);
-  assert.equal(
-    await console.answer(),
-    `ERROR 08P01 worker ${victim} died before PAUSE was done there; all others have done it`,
-  );
-  await until('its successor is paused', async () => {
-    const rows = await console.rows('SHOW STATE BY PROCESS');
-    const paused = rows.filter(({ key, value }) => key === 'paused' && value === 'yes');
-    return paused.length === 4;
-  });
-  const waiting = await beginLogins(t, fleet, 8);
-  await until('all wait', async () => (await console.poolSum('app', 'cl_waiting')) === 8);
-  assert.equal(await console.run('RESUME'), 'RESUME');
-  for (const one of waiting) await one.until('D');
-});
-
-test('a worker that starts anew takes on what is paused and what is disabled', async (t) => {
-  const { fleet } = await start(t, 4, { databases: { app: '', other: '', '*': 'dbname=app' } });
-  fleet.allowLog(/worker \d died/);
-  const console = await ConsoleClient.open(t, fleet);
-  for (const sql of ['PAUSE other', 'DISABLE app', 'DISABLE auto', 'KILL made']) {
-    assert.equal(await console.run(sql), sql.split(' ')[0]);
-  }
-  killWorker(fleet, (workerOf(console.wire) + 1) % 4);
-  await until('all four tell the same', async () => {
-    const rows = await console.rows('SHOW DATABASES BY PROCESS');
-    const flags = (name: string) =>
-      rows
-        .filter((row) => row['name'] === name)
-        .map(({ paused, disabled }) => `${paused}${disabled}`)
-        .join(' ');
-    return (
-      flags('other') === '10 10 10 10' &&
-      flags('app') === '01 01 01 01' &&
-      flags('auto') === '01 01 01 01' &&
-      flags('made') === '10 10 10 10'
-    );
-  });
-  assert.equal(await console.run('RESUME other'), 'RESUME');
-  assert.equal(await console.run('RESUME made'), 'RESUME');
-  assert.equal(await console.run('ENABLE app'), 'ENABLE');
-  const clients = Array.from({ length: 8 }, () => loginUntilEnd(t, fleet, { database: 'made' }));
-  for (const client of await Promise.all(clients)) await client.end();
-});
-
-test('the console of a worker that outlives a suspended one is enough to stay suspended', async (t) => {
-  const { fleet } = await start(t, 4);
-  const first = await ConsoleClient.open(t, fleet);
-  const second = await ConsoleClient.open(t, fleet);
-  assert.equal(await first.run('SUSPEND'), 'SUSPEND');
-  await first.wire.end();
-  await second.isPending();
-  assert.equal(await second.state(), 'suspended');
-  const login = WireClient.login(fleet);
-  await second.wire.end();
-  await (await login).end();
-});
-
-test('without a launcher control is refused by name, and SHOW goes on', async (t) => {
-  const { fleet } = await start(t, 2);
-  const console = await ConsoleClient.open(t, fleet);
-  const client = await loginUntilEnd(t, fleet);
-  const workers = fleet.workers();
-  process.kill(fleet.pid, 'SIGKILL');
-  await fleet.ended();
-  await until('the worker knows', async () => {
-    const answer = await console.run('DISABLE app');
-    return /^ERROR 08P01 DISABLE is not possible now: the fleet's launcher does not run/.test(
-      answer,
-    );
-  });
-  assert.equal(await console.ofDatabase('app', 'disabled'), '0');
-  assert.equal(await resultOf(client, 'SELECT 1'), '1');
-  for (const pid of workers) signalIfRunning(pid, 'SIGKILL');
-  // Another one in its place ends well.
-  await fleet.start();
-});
