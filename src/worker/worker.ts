@@ -298,9 +298,10 @@ export class Worker {
       key: Buffer.from(orphan.key, 'base64'),
     }));
     await cancelOrphans(orphans, this.#openerOptions);
+    // Before anything is waited for: commands that come meanwhile are about a later state.
+    this.#control.restore(this.#start.state);
     await this.#mesh.listen();
     await this.#sharing.catchUp();
-    this.#control.restore(this.#start.state);
     this.#pools.prepare();
     this.#timer = setInterval(() => inTurn(() => this.#tick()), TICK_MS);
     await this.#listeners.listen();

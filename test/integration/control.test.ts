@@ -1,11 +1,23 @@
 /** Control of whole fleets: commands of the console while clients are at work. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { ConsoleClient, fatalOf, loginUntilEnd, resultOf } from '../support/console.ts';
-import { query, reportFields, startup } from '../support/messages.ts';
-import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
+import {
+  beginLogins,
+  ConsoleClient,
+  fatalOf,
+  loginUntilEnd,
+  resultOf,
+} from '../support/console.ts';
+import { Load } from '../support/load.ts';
+import { query } from '../support/messages.ts';
+import {
+  loginInWorker,
+  type PgfleetOptions,
+  startPgfleet,
+  type TestPgfleet,
+  workerOf,
+} from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
-import { signalIfRunning } from '../support/processes.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
@@ -28,96 +40,6 @@ async function start(t: TestContext, size: number, more: PgfleetOptions = {}): P
   return { postgres, fleet };
 }
 
-/** The number of the worker that has a client. */
-const workerOf = (client: WireClient): number => client.key[3]!;
-
-/** Clients of `app` that run transactions of two statements, one after the other, until `stop`. */
-class Load {
-  /** Transactions that have been committed. */
-  count = 0;
-  /** What ended a client before `stop`, and how often. */
-  readonly ends = new Map<string, number>();
-  readonly clients: readonly WireClient[];
-  readonly #loops: Promise<void>[];
-  #isStopped = false;
-
-  private constructor(clients: readonly WireClient[]) {
-    this.clients = clients;
-    this.#loops = clients.map((client) => this.#loop(client));
-  }
-
-  static async begin(fleet: TestPgfleet, size = 24): Promise<Load> {
-    const logins = Array.from({ length: size }, () => WireClient.login(fleet));
-    return new Load(await Promise.all(logins));
-  }
-
-  /** Waits until it has come further, several turns a client. */
-  async goesOn(): Promise<void> {
-    const wanted = this.count + 3 * this.clients.length;
-    await until('the load goes on', () => this.count > wanted || this.ends.size > 0);
-    assert.deepEqual([...this.ends], []);
-  }
-
-  /** Waits until every client has been closed. */
-  async isOver(): Promise<void> {
-    await Promise.all(this.#loops);
-  }
-
-  /** Lets every client finish its transaction, and closes it. */
-  async stop(): Promise<void> {
-    this.#isStopped = true;
-    await this.isOver();
-    await Promise.all(this.clients.map((client) => client.end()));
-    assert.deepEqual([...this.ends], []);
-  }
-
-  async #loop(client: WireClient): Promise<void> {
-    try {
-      while (!this.#isStopped) {
-        for (const sql of ['BEGIN', 'SELECT 1', 'COMMIT']) {
-          if (!(await this.#run(client, sql))) return;
-        }
-        this.count++;
-      }
-    } catch (error) {
-      this.#note(String(error));
-    }
-  }
-
-  async #run(client: WireClient, sql: string): Promise<boolean> {
-    client.send(query(sql));
-    for (;;) {
-      const { type, body } = await client.next(30_000);
-      if (type === 'Z') return true;
-      if (type !== 'E') continue;
-      const { C, M } = reportFields(body);
-      this.#note(`${C} ${M}`);
-      return false;
-    }
-  }
-
-  #note(end: string): void {
-    this.ends.set(end, (this.ends.get(end) ?? 0) + 1);
-  }
-}
-
-/**
- * Clients that log in and ask for something in one breath: while paused they wait, be it for the
- * welcome or, where a worker has that at hand, for a server.
- */
-async function beginLogins(
-  t: TestContext,
-  fleet: TestPgfleet,
-  count: number,
-): Promise<WireClient[]> {
-  const clients = Array.from({ length: count }, () => WireClient.connect(fleet));
-  for (const client of await Promise.all(clients)) {
-    t.after(() => client.destroy());
-    client.send(startup({ user: 'app', database: 'app' }), query('SELECT 1'));
-  }
-  return Promise.all(clients);
-}
-
 /** Sessions of `app` that PostgreSQL has, apart from those of the test itself. */
 async function sessionsOf(postgres: TestPostgres): Promise<number[]> {
   return (await postgres.backends({ user: 'app' })).map(({ pid }) => pid);
@@ -127,7 +49,7 @@ for (const size of [1, 4]) {
   test(`a fleet of ${size} under load does what the console says, and cuts nobody`, async (t) => {
     const { postgres, fleet } = await start(t, size);
     const console = await ConsoleClient.open(t, fleet);
-    const load = await Load.begin(fleet);
+    const load = await Load.begin(fleet, postgres);
     await load.goesOn();
 
     await t.test('PAUSE comes between transactions, and RESUME lets all go on', async () => {
@@ -211,7 +133,7 @@ for (const size of [1, 4]) {
   test(`KILL ends every client and server of a fleet of ${size} under load`, async (t) => {
     const { postgres, fleet } = await start(t, size);
     const console = await ConsoleClient.open(t, fleet);
-    const load = await Load.begin(fleet);
+    const load = await Load.begin(fleet, postgres);
     await load.goesOn();
     assert.equal(await console.run('KILL'), 'KILL');
     await load.isOver();
@@ -220,6 +142,7 @@ for (const size of [1, 4]) {
     const told = load.ends.get('08P01 database removed') ?? 0;
     assert.equal(told + (load.ends.get(cut) ?? 0), load.clients.length, String([...load.ends]));
     await until('no session is left', async () => (await sessionsOf(postgres)).length === 0);
+    await load.nothingIsLost();
     const waiting = await beginLogins(t, fleet, 8);
     await until('all wait', async () => (await console.poolSum('app', 'cl_waiting')) === 8);
     assert.equal(await console.run('RESUME app'), 'RESUME');
@@ -227,8 +150,8 @@ for (const size of [1, 4]) {
   });
 
   test(`consoles of a fleet of ${size} that contradict each other are all answered`, async (t) => {
-    const { fleet } = await start(t, size);
-    const load = await Load.begin(fleet);
+    const { postgres, fleet } = await start(t, size);
+    const load = await Load.begin(fleet, postgres);
     const scripts = [
       ['PAUSE', 'RESUME'],
       ['SUSPEND', 'RESUME'],
@@ -262,31 +185,6 @@ for (const size of [1, 4]) {
   });
 }
 
-/** A client in a worker other than `not`. */
-async function clientElsewhere(
-  t: TestContext,
-  fleet: TestPgfleet,
-  not: number,
-): Promise<WireClient> {
-  return await until('a client is in another worker', async () => {
-    const client = await WireClient.login(fleet);
-    if (workerOf(client) !== not) {
-      t.after(() => client.destroy());
-      return client;
-    }
-    await client.end();
-    return null;
-  });
-}
-
-/** Kills a worker by its number. */
-function killWorker(fleet: TestPgfleet, id: number): void {
-  const started = [...fleet.log().matchAll(/LOG worker (\d+) started \(pid (\d+)\)/g)];
-  const pid = Number(started.findLast(([, number]) => Number(number) === id)?.[2]);
-  assert.ok(fleet.workers().includes(pid), `worker ${id} is ${pid}`);
-  process.kill(pid, 'SIGKILL');
-}
-
 for (const [form, isOver] of [
   ['WAIT_FOR_SERVERS', (client: WireClient) => client.query('COMMIT')],
   ['WAIT_FOR_CLIENTS', (client: WireClient) => client.end()],
@@ -294,7 +192,8 @@ for (const [form, isOver] of [
   test(`all workers stay until SHUTDOWN ${form} is due in the last of them`, async (t) => {
     const { fleet } = await start(t, 4);
     const console = await ConsoleClient.open(t, fleet);
-    const client = await clientElsewhere(t, fleet, workerOf(console.wire));
+    const own = workerOf(console.wire);
+    const client = await loginInWorker(t, fleet, (worker) => worker !== own);
     await client.query('BEGIN');
     assert.equal(await console.run(`SHUTDOWN ${form}`), 'SHUTDOWN');
     assert.equal((await console.rows('SHOW VERSION BY PROCESS')).length, 4);
@@ -311,90 +210,3 @@ for (const [form, isOver] of [
     assert.equal(await fleet.ended(), 0);
   });
 }
-
-test('a worker that dies during a PAUSE is named, and the one in its place is paused too', async (t) => {
-  const { fleet } = await start(t, 4);
-  fleet.allowLog(/worker \d died/);
-  const console = await ConsoleClient.open(t, fleet);
-  const client = await clientElsewhere(t, fleet, workerOf(console.wire));
-  const victim = workerOf(client);
-  await client.query('BEGIN');
-  console.begin('PAUSE');
-  await console.isPending();
-  killWorker(fleet, victim);
-  assert.equal(
-    await console.answer(),
-    `ERROR 08P01 worker ${victim} died before PAUSE was done there; all others have done it`,
-  );
-  await until('its successor is paused', async () => {
-    const rows = await console.rows('SHOW STATE BY PROCESS');
-    const paused = rows.filter(({ key, value }) => key === 'paused' && value === 'yes');
-    return paused.length === 4;
-  });
-  const waiting = await beginLogins(t, fleet, 8);
-  await until('all wait', async () => (await console.poolSum('app', 'cl_waiting')) === 8);
-  assert.equal(await console.run('RESUME'), 'RESUME');
-  for (const one of waiting) await one.until('D');
-});
-
-test('a worker that starts anew takes on what is paused and what is disabled', async (t) => {
-  const { fleet } = await start(t, 4, { databases: { app: '', other: '', '*': 'dbname=app' } });
-  fleet.allowLog(/worker \d died/);
-  const console = await ConsoleClient.open(t, fleet);
-  for (const sql of ['PAUSE other', 'DISABLE app', 'DISABLE auto', 'KILL made']) {
-    assert.equal(await console.run(sql), sql.split(' ')[0]);
-  }
-  killWorker(fleet, (workerOf(console.wire) + 1) % 4);
-  await until('all four tell the same', async () => {
-    const rows = await console.rows('SHOW DATABASES BY PROCESS');
-    const flags = (name: string) =>
-      rows
-        .filter((row) => row['name'] === name)
-        .map(({ paused, disabled }) => `${paused}${disabled}`)
-        .join(' ');
-    return (
-      flags('other') === '10 10 10 10' &&
-      flags('app') === '01 01 01 01' &&
-      flags('auto') === '01 01 01 01' &&
-      flags('made') === '10 10 10 10'
-    );
-  });
-  assert.equal(await console.run('RESUME other'), 'RESUME');
-  assert.equal(await console.run('RESUME made'), 'RESUME');
-  assert.equal(await console.run('ENABLE app'), 'ENABLE');
-  const clients = Array.from({ length: 8 }, () => loginUntilEnd(t, fleet, { database: 'made' }));
-  for (const client of await Promise.all(clients)) await client.end();
-});
-
-test('the console of a worker that outlives a suspended one is enough to stay suspended', async (t) => {
-  const { fleet } = await start(t, 4);
-  const first = await ConsoleClient.open(t, fleet);
-  const second = await ConsoleClient.open(t, fleet);
-  assert.equal(await first.run('SUSPEND'), 'SUSPEND');
-  await first.wire.end();
-  await second.isPending();
-  assert.equal(await second.state(), 'suspended');
-  const login = WireClient.login(fleet);
-  await second.wire.end();
-  await (await login).end();
-});
-
-test('without a launcher control is refused by name, and SHOW goes on', async (t) => {
-  const { fleet } = await start(t, 2);
-  const console = await ConsoleClient.open(t, fleet);
-  const client = await loginUntilEnd(t, fleet);
-  const workers = fleet.workers();
-  process.kill(fleet.pid, 'SIGKILL');
-  await fleet.ended();
-  await until('the worker knows', async () => {
-    const answer = await console.run('DISABLE app');
-    return /^ERROR 08P01 DISABLE is not possible now: the fleet's launcher does not run/.test(
-      answer,
-    );
-  });
-  assert.equal(await console.ofDatabase('app', 'disabled'), '0');
-  assert.equal(await resultOf(client, 'SELECT 1'), '1');
-  for (const pid of workers) signalIfRunning(pid, 'SIGKILL');
-  // Another one in its place ends well.
-  await fleet.start();
-});

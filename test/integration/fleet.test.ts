@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { watchBackends } from '../support/backend-watch.ts';
 import { query, reportFields, textRows, typesOf } from '../support/messages.ts';
-import { startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
+import { startPgfleet, type TestPgfleet, workerOf } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { clientProgram, hasPostgres15 } from '../support/postgres-files.ts';
 import { pgfleetFiles } from '../support/repository.ts';
@@ -27,11 +27,6 @@ const OTHER_FDS = 300;
 const hasIpv6 = Object.values(networkInterfaces()).some((list) =>
   list?.some(({ address }) => address === '::1'),
 );
-
-/** Number of the worker that serves the client, from its cancel key. */
-function workerOf(client: WireClient): number {
-  return client.key[3]!;
-}
 
 async function ask(client: WireClient): Promise<void> {
   assert.equal(typesOf(await client.query('SELECT 1', 20_000)), 'T D C Z:I');

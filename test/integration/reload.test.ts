@@ -4,6 +4,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { watchBackends } from '../support/backend-watch.ts';
+import { Load } from '../support/load.ts';
 import { textRows } from '../support/messages.ts';
 import { type PgfleetOptions, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { userlist } from '../support/pooler.ts';
@@ -27,46 +28,6 @@ async function start(t: TestContext, options: PgfleetOptions): Promise<Given> {
   return { postgres, fleet };
 }
 
-/** Transactions of two statements, one after the other in each client, until `stop`. */
-class Load {
-  count = 0;
-  readonly #clients: readonly WireClient[];
-  #isStopped = false;
-  readonly #loops: Promise<void>;
-
-  constructor(clients: readonly WireClient[]) {
-    this.#clients = clients;
-    this.#loops = Promise.all(clients.map((client) => this.#loop(client))).then(() => undefined);
-    // Whoever stops the load hears of it.
-    this.#loops.catch(() => undefined);
-  }
-
-  /** Waits until every client has had a turn or more since the call. */
-  async goesOn(): Promise<void> {
-    const before = this.count;
-    const error = this.#loops.then(() => undefined);
-    const wanted = before + 3 * this.#clients.length;
-    await Promise.race([error, until('the load goes on', () => this.count > wanted)]);
-  }
-
-  /** Ends it; throws what has gone wrong. */
-  async stop(): Promise<void> {
-    this.#isStopped = true;
-    await this.#loops;
-    await Promise.all(this.#clients.map((client) => client.end()));
-  }
-
-  async #loop(client: WireClient): Promise<void> {
-    while (!this.#isStopped) {
-      await client.query('BEGIN');
-      const [row] = textRows(await client.query('SELECT 6 * 7', 20_000));
-      assert.equal(row?.[0], '42');
-      await client.query('COMMIT');
-      this.count++;
-    }
-  }
-}
-
 for (const size of [1, 4]) {
   test(`reloads of a fleet of ${size} under load cut nobody, and no limit is exceeded`, async (t) => {
     const { postgres, fleet } = await start(t, {
@@ -77,9 +38,12 @@ for (const size of [1, 4]) {
     const line8 = `host=${postgres.host} port=${postgres.port}`;
     const forced = (user: string) =>
       line('databases', 'forced', `${line8} dbname=app user=${user} password=${user}`);
-    const logins = (database: string) =>
-      Array.from({ length: 12 }, () => WireClient.login(fleet, { database }));
-    const load = new Load(await Promise.all([...logins('app'), ...logins('forced')]));
+    const databases = Array.from({ length: 24 }, (_, i) => (i % 2 === 0 ? 'app' : 'forced'));
+    const load = await Load.begin(
+      fleet,
+      postgres,
+      databases.map((database) => ({ database })),
+    );
     for (const user of ['app_plain', 'app']) {
       let watch = await watchBackends(postgres);
       await reload(fleet, line('databases', 'app', `${line8} pool_size=4`), forced(user));

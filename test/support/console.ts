@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { TestContext } from 'node:test';
-import { query, reportFields, textRows, type WireMessage } from './messages.ts';
+import { query, reportFields, startup, textRows, type WireMessage } from './messages.ts';
 import type { TestPooler } from './pooler.ts';
 import { type LoginOptions, WireClient } from './wire-client.ts';
 
@@ -62,6 +62,24 @@ export class ConsoleClient {
     return String(rows.find(({ value }) => value === 'yes')?.['key']);
   }
 
+  /**
+   * What is paused and disabled, as each worker of a fleet has it: `paused app:01 other:10`, where the
+   * digits are `paused` and `disabled` of the database.
+   */
+  async workerStates(databases: readonly string[] = ['app', 'other']): Promise<string[]> {
+    const states = await this.rows('SHOW STATE BY PROCESS');
+    const rows = await this.rows('SHOW DATABASES BY PROCESS');
+    const flagsOf = (process: string | null, database: string): string => {
+      const row = rows.find((one) => one['process'] === process && one['name'] === database);
+      return `${database}:${row?.['paused'] ?? '-'}${row?.['disabled'] ?? '-'}`;
+    };
+    return states
+      .filter(({ value }) => value === 'yes')
+      .map(({ process, key }) =>
+        [key, ...databases.map((name) => flagsOf(process ?? null, name))].join(' '),
+      );
+  }
+
   /** A column of SHOW POOLS, summed over the pools of a database. */
   async poolSum(database: string, column: string): Promise<number> {
     const rows = await this.rows('SHOW POOLS');
@@ -114,6 +132,23 @@ export async function loginUntilEnd(
   const client = await WireClient.login(pooler, who);
   t.after(() => client.destroy());
   return client;
+}
+
+/**
+ * Clients that log in and ask for something in one breath: while paused they wait, be it for the
+ * welcome or, where a worker has that at hand, for a server.
+ */
+export async function beginLogins(
+  t: TestContext,
+  pooler: TestPooler,
+  count: number,
+): Promise<WireClient[]> {
+  const clients = Array.from({ length: count }, () => WireClient.connect(pooler));
+  for (const client of await Promise.all(clients)) {
+    t.after(() => client.destroy());
+    client.send(startup({ user: 'app', database: 'app' }), query('SELECT 1'));
+  }
+  return Promise.all(clients);
 }
 
 /** The one value that a query returns. */

@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import type { TestContext } from 'node:test';
 import type { Keep } from './folders.ts';
 import {
   type PoolerOptions,
@@ -11,6 +12,7 @@ import {
 import { childrenOf } from './processes.ts';
 import { type PgfleetFiles, pgfleetFiles } from './repository.ts';
 import { until } from './until.ts';
+import { type LoginOptions, WireClient } from './wire-client.ts';
 
 /** What a test says about its fleet. */
 export interface PgfleetOptions extends PoolerOptions {
@@ -31,6 +33,15 @@ export class TestPgfleet extends TestPooler {
     return childrenOf(this.pid);
   }
 
+  /** Pid of the worker that has number `id` now. */
+  workerPid(id: number): number {
+    const started = [...this.log().matchAll(/ worker (\d+) (?:re)?started \(pid (\d+)/g)];
+    const pid = Number(started.findLast(([, number]) => Number(number) === id)?.[2]);
+    if (!this.workers().includes(pid))
+      throw new Error(`worker ${id} is ${pid}, which does not run`);
+    return pid;
+  }
+
   /** Waits until the fleet has `count` workers, none of them among `others`. */
   async workersAre(
     count: number,
@@ -46,6 +57,29 @@ export class TestPgfleet extends TestPooler {
       { deadlineMs },
     );
   }
+}
+
+/** The number of the worker that has a client, as its cancel key tells. */
+export function workerOf(client: WireClient): number {
+  return client.key[3]!;
+}
+
+/** A client in a worker that is `wanted`; it is closed with the test. */
+export async function loginInWorker(
+  t: TestContext,
+  fleet: TestPgfleet,
+  wanted: (worker: number) => boolean,
+  who: LoginOptions = {},
+): Promise<WireClient> {
+  return await until('a client is in such a worker', async () => {
+    const client = await WireClient.login(fleet, who);
+    if (wanted(workerOf(client))) {
+      t.after(() => client.destroy());
+      return client;
+    }
+    await client.end();
+    return null;
+  });
 }
 
 /** Starts a fleet for a test; end it with `t.after(() => fleet.stop())`. */
