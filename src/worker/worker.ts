@@ -293,13 +293,13 @@ export class Worker {
 
   /** Joins the mesh and accepts clients. @throws Error when a socket cannot be used */
   async run(): Promise<void> {
+    // Before anything is waited for: commands that come meanwhile are about a later state.
+    this.#control.restore(this.#start.state);
     const orphans = this.#start.orphans.map((orphan) => ({
       ...orphan,
       key: Buffer.from(orphan.key, 'base64'),
     }));
     await cancelOrphans(orphans, this.#openerOptions);
-    // Before anything is waited for: commands that come meanwhile are about a later state.
-    this.#control.restore(this.#start.state);
     await this.#mesh.listen();
     await this.#sharing.catchUp();
     this.#pools.prepare();
