@@ -1,12 +1,10 @@
-/** Clients of other makers over TLS, long streams through it, and what a RELOAD does to it. */
+/** Long streams through TLS, and what SUSPEND and RELOAD do to its clients. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { copyFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { before, type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
-import postgresJs from 'postgres';
 import { memoryOf } from '../fault/support.ts';
 import { giveToServer } from '../support/account.ts';
 import { type CertFile, type Certs, makeCerts } from '../support/certs.ts';
@@ -15,10 +13,7 @@ import { COPY_DONE, copyData, query, textRows } from '../support/messages.ts';
 import { startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import type { Section } from '../support/pooler.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
-import { clientProgram } from '../support/postgres-files.ts';
-import { runProgram } from '../support/programs.ts';
 import { failedReload, line, reload } from '../support/reload.ts';
-import { requirePackage } from '../support/skip.ts';
 import { connectTls, loginTls, type TlsOptions, tlsSettings } from '../support/tls-client.ts';
 import { until } from '../support/until.ts';
 import { WireError } from '../support/wire-client.ts';
@@ -47,48 +42,6 @@ async function started(
   fleet.allowLog(/pooler error: /, /TLS handshake error: /);
   return fleet;
 }
-
-const strict = (): Section => ({
-  ...tlsSettings(certs, 'verify-full'),
-  auth_type: 'scram-sha-256',
-});
-
-test('psql comes in with sslmode verify-full and a certificate of its own', async (t) => {
-  if (!requirePackage(t, 'postgresql-15', clientProgram('psql') !== null)) return;
-  const fleet = await started(t, strict());
-  const psql = (options: string) =>
-    runProgram(
-      clientProgram('psql')!,
-      [
-        ...['-XAtqc', "SELECT 'in'", '-c', '\\conninfo'],
-        `host=localhost port=${fleet.port} user=app password=app dbname=app sslmode=verify-full sslrootcert=${certs.file('ca.crt')} ${options}`,
-      ],
-      // A key is taken from its owner only.
-      { asServer: true },
-    );
-  const own = `sslcert=${certs.file('app.crt')} sslkey=${certs.file('app.key')}`;
-  const { status, stdout, stderr } = await psql(own);
-  assert.equal(status, 0, stderr);
-  assert.match(stdout, /^in\n/);
-  assert.match(stdout, /SSL connection \(protocol: TLSv1\.3, cipher: TLS_AES_256_GCM_SHA384/);
-  assert.match((await psql('sslcert=none sslkey=none')).stderr, /certificate required/);
-  const stranger = `sslcert=${certs.file('stranger.crt')} sslkey=${certs.file('stranger.key')}`;
-  assert.match((await psql(stranger)).stderr, /FATAL: {2}certificate verify failed/);
-});
-
-test('the npm packages pg and postgres come in the same way', async (t) => {
-  const fleet = await started(t, strict());
-  // `pg` takes the key out of what a spread of the object would copy.
-  const ssl = () => ({ ca: pem('ca.crt'), cert: pem('app.crt'), key: pem('app.key') });
-  const place = { host: 'localhost', port: fleet.port, database: 'app', password: 'app' };
-  const client = new pg.Client({ ...place, user: 'app', ssl: ssl() });
-  await client.connect();
-  assert.deepEqual((await client.query('SELECT 1 AS one')).rows, [{ one: 1 }]);
-  await client.end();
-  const sql = postgresJs({ ...place, username: 'app', ssl: ssl(), max: 1 });
-  assert.deepEqual([...(await sql`SELECT ${2}::int AS two`)], [{ two: 2 }]);
-  await sql.end();
-});
 
 test('long streams go both ways at the speed of the slower side, with little memory', async (t) => {
   const fleet = await started(t, tlsSettings(certs, 'require'));
