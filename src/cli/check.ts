@@ -1,4 +1,4 @@
-import { formatProblem, loadConfig } from '../config/load.ts';
+import { loadConfig, problemLine } from '../config/load.ts';
 
 /** Where lines go; `process.stdout` is one. */
 export interface Output {
@@ -11,10 +11,7 @@ export interface Output {
  */
 export function runCheck(file: string, out: Output): number {
   const { config, problems } = loadConfig(file);
-  for (const problem of problems) {
-    const mark = problem.level === 'warning' ? 'warning: ' : '';
-    out.write(`${mark}${formatProblem(problem)}\n`);
-  }
+  for (const problem of problems) out.write(`${problemLine(problem)}\n`);
   if (config === null) return 1;
   out.write(`${file}: ok\n`);
   return 0;

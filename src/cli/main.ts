@@ -1,6 +1,7 @@
 import { osErrorCode } from '../log/os-error.ts';
 import { PRODUCT, RUNTIME } from '../log/version.ts';
 import { runCheck } from './check.ts';
+import { runDiff } from './diff.ts';
 import { type Command, readCommandLine, TRY_HELP, USAGE } from './options.ts';
 import { run } from './run.ts';
 
@@ -17,7 +18,9 @@ async function runCommand(command: Command, args: readonly string[]): Promise<nu
       process.stderr.write(`${command.text}\n${TRY_HELP}\n`);
       return 1;
     case 'check':
-      return runCheck(command.file, process.stdout);
+      return command.isDiff
+        ? await runDiff(command.file, process.stdout)
+        : runCheck(command.file, process.stdout);
     case 'run':
       return await run(command.options, { mainUrl: import.meta.url, args });
   }

@@ -5,6 +5,8 @@ export const USAGE = `pgfleet is a PgBouncer-compatible connection pooler that u
 Usage:
   pgfleet [OPTION]... CONFIG_FILE
   pgfleet check CONFIG_FILE      report every problem in the file and exit
+  pgfleet check --diff CONFIG_FILE
+                       report what a reload of the running fleet would change
 
 Options:
   -d, --daemon         run in the background (needs pidfile)
@@ -30,7 +32,7 @@ export interface RunOptions {
 
 export type Command =
   | { readonly kind: 'run'; readonly options: RunOptions }
-  | { readonly kind: 'check'; readonly file: string }
+  | { readonly kind: 'check'; readonly file: string; readonly isDiff: boolean }
   | { readonly kind: 'help' }
   | { readonly kind: 'version' }
   | { readonly kind: 'misuse'; readonly text: string };
@@ -55,7 +57,8 @@ export function readCommandLine(args: readonly string[]): Command {
   if (file === undefined || more.length > 0) {
     return { kind: 'misuse', text: 'pgfleet: no configuration file specified' };
   }
-  if (isCheck) return { kind: 'check', file };
+  if (isCheck) return { kind: 'check', file, isDiff: values.diff ?? false };
+  if (values.diff) return { kind: 'misuse', text: 'pgfleet: --diff is an option of check' };
   const { daemon = false, quiet = false, reboot = false, user = null, verbose = [] } = values;
   const level = Math.min(verbose.length, MAX_VERBOSE);
   return { kind: 'run', options: { file, daemon, quiet, reboot, user, verbose: level } };
@@ -71,6 +74,7 @@ function parse(args: readonly string[]) {
       reboot: { type: 'boolean', short: 'R' },
       user: { type: 'string', short: 'u' },
       verbose: { type: 'boolean', short: 'v', multiple: true },
+      diff: { type: 'boolean' },
       version: { type: 'boolean', short: 'V' },
       help: { type: 'boolean', short: 'h' },
     },

@@ -24,7 +24,7 @@ import {
   type Settings,
 } from './schema.ts';
 
-export { formatProblem } from './problem.ts';
+export { formatProblem, problemLine } from './problem.ts';
 
 export interface LoadOptions {
   /** Returns a file's text, or throws the operating system's error. */

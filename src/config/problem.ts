@@ -19,6 +19,11 @@ export function formatProblem(problem: Problem): string {
     : `${place}: ${problem.key}: ${problem.text}`;
 }
 
+/** The same, for a list in which errors and warnings stand together. */
+export function problemLine(problem: Problem): string {
+  return `${problem.level === 'warning' ? 'warning: ' : ''}${formatProblem(problem)}`;
+}
+
 /** The system's words for a failed call, with the capital letter that C programs print. */
 export function osErrorText(error: unknown): string {
   if (!(error instanceof Error)) return String(error);

@@ -29,6 +29,12 @@ export function findGroup(group: string): number | null {
   return entry === null ? null : Number(entry[2]);
 }
 
+/** Number of the Unix account of that name; null when there is none. */
+export function findUser(user: string): number | null {
+  const entry = lookUp('passwd', user);
+  return entry === null ? null : Number(entry[2]);
+}
+
 /**
  * Makes this process one of a Unix account, for good, with that account's groups. Nothing happens
  * when it is that account's already. Throws ConfigError with PgBouncer's text.

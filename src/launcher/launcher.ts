@@ -7,6 +7,7 @@ import { type LogOutputs, log } from '../log/logger.ts';
 import { PRODUCT, RUNTIME } from '../log/version.ts';
 import { Control } from './control.ts';
 import { Fleet } from './fleet.ts';
+import { answerInquiry, type Changes } from './inquiries.ts';
 import type { Listener } from './listener.ts';
 import { Notify } from './notify.ts';
 import { passedListeners } from './passed-sockets.ts';
@@ -180,6 +181,10 @@ export class Launcher {
     return result;
   }
 
+  #changes(): Changes {
+    return this.#reloader?.preview() ?? { changes: null, problems: ['the fleet does not run'] };
+  }
+
   async #set(key: string, value: string): Promise<SetResult> {
     await this.#started;
     if (this.#reloader === null) return { ok: false, text: 'the fleet does not run' };
@@ -200,7 +205,9 @@ export class Launcher {
     this.#listeners = isPassed
       ? passedListeners(passed, settings)
       : await bindTcpListeners(settings, fleetSize(fleet.size));
-    const claim = await RuntimeClaim.take(this.#runtimeDir, fleet.runtime_dir !== null);
+    const claim = await RuntimeClaim.take(this.#runtimeDir, fleet.runtime_dir !== null, (socket) =>
+      answerInquiry(socket, () => this.#changes()),
+    );
     this.#undo.push(() => claim.release());
     const unix = isPassed ? null : bindUnixListener(settings);
     if (unix !== null) this.#listeners.push(unix);

@@ -1,14 +1,16 @@
 import { closeSync, openSync } from 'node:fs';
+import { changeLines } from '../config/changes.ts';
 import type { Config } from '../config/config.ts';
 import { droppedLines } from '../config/diff.ts';
 import type { FileReads } from '../config/file-reads.ts';
-import { formatProblem, loadConfig } from '../config/load.ts';
+import { formatProblem, loadConfig, problemLine } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
 import { readSetting, SETTINGS } from '../config/schema.ts';
 import { smallBudgets } from '../config/small-budgets.ts';
 import { keepStartOnly, type Reloadable } from '../config/start-only.ts';
 import { type LogOutputs, log } from '../log/logger.ts';
 import { osErrorText } from '../log/os-error.ts';
+import type { Changes } from './inquiries.ts';
 
 export type ReloadResult = { readonly ok: true } | { readonly ok: false; readonly text: string };
 
@@ -104,6 +106,17 @@ export class Reloader {
     return this.#after(() => this.#set(key, text));
   }
 
+  /** What a reload would change now. Nothing is changed or logged. */
+  preview(): Changes {
+    const { load = loadConfig } = this.#options;
+    const { config, problems } = load(this.#nextFile, { version: this.#version });
+    return {
+      changes:
+        config === null ? null : changeLines(this.#config, withUsersOf(this.#config, config)),
+      problems: problems.map(problemLine),
+    };
+  }
+
   /** Begins `work` when nothing else is under way. */
   #after<T>(work: () => Promise<T>): Promise<T> {
     const result = this.#last === null ? work() : this.#last.then(work);
@@ -193,10 +206,15 @@ export class Reloader {
     return null;
   }
 
+  /** Which file a reload reads. */
+  get #nextFile(): string {
+    return this.#config.settings.conffile ?? this.#config.file;
+  }
+
   /** The file's configuration with what only a restart can change as it was; else its first error. */
   #read(old: Config): Read | { text: string } {
     const { load = loadConfig } = this.#options;
-    const file = old.settings.conffile ?? old.file;
+    const file = this.#nextFile;
     const { config, problems, reads } = load(file, { version: ++this.#version });
     for (const problem of problems) {
       const text = formatProblem(problem);

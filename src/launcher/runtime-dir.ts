@@ -35,10 +35,37 @@ export function workerSocketPath(runtimeDir: string, workerId: number): string {
  */
 export function runtimeDirOf(configured: string | null, realFile: string): string {
   if (configured !== null) return configured;
-  const hash = createHash('sha256').update(realFile).digest('hex').slice(0, 16);
+  const hash = hashOf(realFile);
   if (isUsable(SYSTEM_FOLDER)) return join(SYSTEM_FOLDER, hash);
-  // The temporary folder is everybody's, so each account has a folder of its own there.
-  return join(tmpdir(), `pgfleet-${process.getuid!()}`, hash);
+  return join(ownFolder(process.getuid!()), hash);
+}
+
+/**
+ * Where the launcher of a running fleet may listen: in the folder that `runtimeDirOf` gives, or gave
+ * to another account.
+ *
+ * @param uids accounts that it may run as
+ */
+export function launcherSockets(
+  configured: string | null,
+  realFile: string,
+  uids: readonly number[],
+): string[] {
+  const hash = hashOf(realFile);
+  const folders =
+    configured === null
+      ? [join(SYSTEM_FOLDER, hash), ...uids.map((uid) => join(ownFolder(uid), hash))]
+      : [configured];
+  return [...new Set(folders)].map((folder) => join(folder, LAUNCHER_SOCKET));
+}
+
+function hashOf(realFile: string): string {
+  return createHash('sha256').update(realFile).digest('hex').slice(0, 16);
+}
+
+/** The temporary folder is everybody's, so each account has a folder of its own there. */
+function ownFolder(uid: number): string {
+  return join(tmpdir(), `pgfleet-${uid}`);
 }
 
 /**
@@ -65,11 +92,17 @@ export class RuntimeClaim {
   /**
    * Creates the folder if need be and takes it. Throws ConfigError when a living launcher or workers
    * of an earlier one use it.
+   *
+   * @param onConnection has what comes in on the launcher's socket
    */
-  static async take(path: string, isConfigured: boolean): Promise<RuntimeClaim> {
+  static async take(
+    path: string,
+    isConfigured: boolean,
+    onConnection: (socket: net.Socket) => void,
+  ): Promise<RuntimeClaim> {
     const existed = lstatSync(path, { throwIfNoEntry: false }) !== undefined;
     createRuntimeDir(path, isConfigured);
-    const server = await listenPrivately(join(path, `launcher-${process.pid}.sock`));
+    const server = await listenPrivately(join(path, `launcher-${process.pid}.sock`), onConnection);
     try {
       await link(path);
       await removeDeadWorkers(path);
@@ -125,10 +158,13 @@ function createPrivate(path: string): void {
   }
 }
 
-/** A socket that only tells that its process lives. */
-async function listenPrivately(path: string): Promise<net.Server> {
+/** A socket that tells that its process lives. */
+async function listenPrivately(
+  path: string,
+  onConnection: (socket: net.Socket) => void,
+): Promise<net.Server> {
   rmSync(path, { force: true });
-  const server = net.createServer((socket) => socket.destroy());
+  const server = net.createServer(onConnection);
   try {
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject);
