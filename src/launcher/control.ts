@@ -133,8 +133,8 @@ export class Control {
 
   #next(): void {
     while (!this.#isBusy) {
-      const next = this.#queue.shift();
-      if (next === undefined) return;
+      const next = this.#queue.shift() ?? this.#resumeOfNobody();
+      if (next === null) return;
       const { command } = next;
       if (command.name === 'reload') this.#reload(next);
       else if (command.name === 'set') this.#set(next, command.key, command.value);
@@ -143,16 +143,24 @@ export class Control {
     }
   }
 
+  /**
+   * As in PgBouncer what is suspended goes on when no console is left to say so, in the middle of a
+   * shutdown too: its clients could never leave.
+   */
+  #resumeOfNobody(): Queued | null {
+    if (this.#consoles.size > 0 || this.#state.mode !== 'suspended') return null;
+    log.info('admin disappeared when suspended, doing RESUME');
+    return { command: { name: 'resume', database: null, isInUse: false }, asker: null };
+  }
+
   #begin({ asker }: Queued, command: WorkerCommand): void {
-    const situation = {
-      state: this.#state,
-      shutdown: this.#shutdown,
-      config: this.#target.config(),
-    };
-    if (asker !== null && isBadMoment(command, this.#state, this.#shutdown) === null) {
+    // What is refused in a shutdown is what somebody asks for.
+    const shutdown = asker === null ? null : this.#shutdown;
+    if (asker !== null && isBadMoment(command, this.#state, shutdown) === null) {
       logCommand(command);
     }
-    const decision = decide(command, situation);
+    const config = this.#target.config();
+    const decision = decide(command, { state: this.#state, shutdown, config });
     if ('refusal' in decision) {
       this.#answer(asker, { ok: false, text: decision.refusal });
       return;
@@ -292,10 +300,7 @@ export class Control {
   #onConsoles(worker: number, count: number): void {
     if (count > 0) this.#consoles.set(worker, count);
     else this.#consoles.delete(worker);
-    if (this.#consoles.size > 0 || this.#state.mode !== 'suspended') return;
-    if (this.#shutdown !== null) return;
-    log.info('admin disappeared when suspended, doing RESUME');
-    this.run({ name: 'resume', database: null, isInUse: false });
+    this.#next();
   }
 
   #all(): Running[] {

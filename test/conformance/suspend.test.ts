@@ -219,6 +219,23 @@ rule(
 );
 
 rule(
+  'and does so in the middle of a shutdown too, or nobody could ever leave',
+  options(),
+  async (pooler, t) => {
+    const console = await ConsoleClient.open(t, pooler);
+    const client = await loginUntilEnd(t, pooler);
+    assert.equal(await console.run('SUSPEND'), 'SUSPEND');
+    assert.equal(await console.run('SHUTDOWN WAIT_FOR_CLIENTS'), 'SHUTDOWN');
+    assert.equal(await console.run('RESUME'), 'ERROR 08P01 pooler is shutting down');
+    await console.wire.end();
+    assert.equal(await resultOf(client, 'SELECT 1'), '1');
+    await client.end();
+    assert.equal(await pooler.ended(), 0);
+  },
+  { ...HAS_SUSPEND, since: '1.24.0' },
+);
+
+rule(
   'SIGUSR2 ends SUSPEND',
   options(),
   async (pooler, t) => {
@@ -231,18 +248,22 @@ rule(
   HAS_SUSPEND,
 );
 
+/** The last number inserted into the one source that all poolers have. */
+let lastChange = 0;
+
 rule(
   'a replication stream stands still from SUSPEND to RESUME, and then loses nothing',
   () => ({ postgres: source, settings: { suspend_timeout: 60 } }),
   async (pooler, t) => {
     const console = await ConsoleClient.open(t, pooler);
     const client = await beginStream(await replica(pooler), 'suspended');
+    const [first, second, third] = [++lastChange, ++lastChange, ++lastChange];
     const insert = (n: number) => source.query('INSERT INTO changes VALUES ($1)', [n]);
-    await insert(1);
-    await untilChange(client, 1);
+    await insert(first);
+    await untilChange(client, first);
     assert.equal(await console.run('SUSPEND'), 'SUSPEND');
     const seen = client.receivedBytes;
-    await insert(2);
+    await insert(second);
     await until('the server has sent it', async () => {
       const rows = await source.query(
         `SELECT 1 FROM pg_stat_replication WHERE sent_lsn >=
@@ -254,9 +275,9 @@ rule(
     await console.isPending();
     assert.equal(client.receivedBytes, seen);
     assert.equal(await console.run('RESUME'), 'RESUME');
-    await untilChange(client, 2);
-    await insert(3);
-    await untilChange(client, 3);
+    await untilChange(client, second);
+    await insert(third);
+    await untilChange(client, third);
     client.send(COPY_DONE);
     await client.untilReady();
     await client.end();

@@ -148,41 +148,6 @@ for (const size of [1, 4]) {
     assert.equal(await console.run('RESUME app'), 'RESUME');
     for (const one of waiting) await one.until('D');
   });
-
-  test(`consoles of a fleet of ${size} that contradict each other are all answered`, async (t) => {
-    const { postgres, fleet } = await start(t, size);
-    const load = await Load.begin(fleet, postgres);
-    const scripts = [
-      ['PAUSE', 'RESUME'],
-      ['SUSPEND', 'RESUME'],
-      ['PAUSE app', 'RECONNECT app', 'RESUME app'],
-      ['KILL other', 'RESUME other', 'WAIT_CLOSE'],
-      ['DISABLE app', 'RESUME', 'ENABLE app', 'RECONNECT'],
-      ['RELOAD', 'RESUME app'],
-    ];
-    const known =
-      /^(PAUSE|SUSPEND|RESUME|RECONNECT|KILL|WAIT_CLOSE|DISABLE|ENABLE|RELOAD|ERROR 08P01 (already suspended\/paused|pooler is not paused\/suspended|database (app|other) is not paused|cannot suspend with paused databases|(PAUSE|SUSPEND) was ended by RESUME))$/;
-    // Whoever pauses also resumes in the end, so that no PAUSE waits for a transaction for ever.
-    const consoles = await Promise.all(scripts.map(() => ConsoleClient.open(t, fleet)));
-    await Promise.all(
-      consoles.map(async (console, who) => {
-        for (let round = 0; round < 15; round++) {
-          for (const sql of scripts[who]!) assert.match(await console.run(sql), known, sql);
-        }
-      }),
-    );
-    const last = consoles[0]!;
-    for (const sql of ['RESUME', 'RESUME app', 'RESUME other', 'ENABLE app']) {
-      assert.match(await last.run(sql), known);
-    }
-    assert.equal(await last.state(), 'active');
-    for (const name of ['app', 'other']) {
-      assert.equal(await last.ofDatabase(name, 'paused'), '0');
-      assert.equal(await last.ofDatabase(name, 'disabled'), '0');
-    }
-    await load.goesOn();
-    await load.stop();
-  });
 }
 
 for (const [form, isOver] of [

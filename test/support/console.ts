@@ -31,8 +31,8 @@ export class ConsoleClient {
   }
 
   /** The next answer, as that of `run`. */
-  async answer(): Promise<string> {
-    return withSuspend(answerOf(await this.wire.untilReady()));
+  async answer(deadlineMs?: number): Promise<string> {
+    return withSuspend(answerOf(await this.wire.untilReady(deadlineMs)));
   }
 
   /** Fails when something has been answered that was begun; asks something else to find out. */

@@ -64,6 +64,11 @@ class FakeFleet {
     }
   }
 
+  /** Sessions of the console that a worker has. */
+  consoles(worker: number, count: number): void {
+    this.control.onMessage(worker, { kind: 'consoles', count });
+  }
+
   die(worker: number): void {
     this.live = this.live.filter((each) => each !== worker);
     this.control.onWorkerGone(worker);
@@ -311,18 +316,45 @@ test('a worker that ends because of a shutdown has done its part of what waits',
 
 test('a suspended fleet resumes when its last console has left, in whatever worker that was', (t) => {
   const fleet = new FakeFleet(t);
-  const consoles = (worker: number, count: number) =>
-    fleet.control.onMessage(worker, { kind: 'consoles', count });
-  consoles(0, 1);
-  consoles(2, 2);
+  fleet.consoles(0, 1);
+  fleet.consoles(2, 2);
   fleet.ask(0, 1, SUSPEND);
   fleet.done(1, 'applied');
   fleet.done(1, 'settled');
-  consoles(2, 0);
+  fleet.consoles(2, 0);
   assert.equal(fleet.control.state.mode, 'suspended');
   fleet.die(0);
   assert.equal(fleet.control.state.mode, 'active');
   assert.ok(fleet.lines.includes('admin disappeared when suspended, doing RESUME'));
+});
+
+test('a console that leaves before its SUSPEND has begun leaves no fleet suspended', (t) => {
+  const fleet = new FakeFleet(t);
+  fleet.consoles(1, 1);
+  fleet.ask(1, 1, DISABLE);
+  fleet.ask(1, 2, SUSPEND);
+  fleet.consoles(1, 0);
+  fleet.done(1, 'applied');
+  assert.deepEqual(fleet.sent, ['1 disable', '2 suspend']);
+  fleet.done(2, 'applied');
+  assert.deepEqual(fleet.sent.at(-1), '3 resume');
+  assert.equal(fleet.control.state.mode, 'active');
+});
+
+test('in a shutdown a suspended fleet resumes for nobody who asks, but when all consoles have left', (t) => {
+  const fleet = new FakeFleet(t);
+  fleet.consoles(0, 1);
+  fleet.ask(0, 1, SUSPEND);
+  fleet.done(1, 'applied');
+  fleet.done(1, 'settled');
+  fleet.ask(0, 2, { name: 'shutdown', mode: 'wait_for_clients' });
+  fleet.ask(0, 3, RESUME);
+  assert.deepEqual(fleet.answers.at(-1), ['0.3', refused('pooler is shutting down')]);
+  fleet.consoles(0, 0);
+  fleet.consoles(1, 0);
+  assert.deepEqual(fleet.sent, ['1 suspend', '2 resume']);
+  const line = 'admin disappeared when suspended, doing RESUME';
+  assert.equal(fleet.lines.filter((one) => one === line).length, 1);
 });
 
 test('a command is logged once, in PgBouncer’s words, unless the moment is wrong', (t) => {
