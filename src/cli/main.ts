@@ -21,6 +21,11 @@ async function runCommand(command: Command, args: readonly string[]): Promise<nu
       return command.isDiff
         ? await runDiff(command.file, process.stdout)
         : runCheck(command.file, process.stdout);
+    case 'top': {
+      // With the driver, which a fleet has no use for.
+      const { runTop } = await import('./top/top.ts');
+      return await runTop(command.options);
+    }
     case 'run':
       return await run(command.options, { mainUrl: import.meta.url, args });
   }
