@@ -92,7 +92,7 @@ async function onTerminal(t: TestContext, fleet: TestPgfleet) {
 }
 
 test('on a terminal it has a screen of its own, takes keys, and gives the screen back', async (t) => {
-  if (!requirePackage(t, 'util-linux', existsSync(SCRIPT))) return;
+  if (!requirePackage(t, 'bsdutils', existsSync(SCRIPT))) return;
   const fleet = await place(t);
   const terminal = await onTerminal(t, fleet);
   await until('it shows the workers', () =>
@@ -112,7 +112,7 @@ test('on a terminal it has a screen of its own, takes keys, and gives the screen
 });
 
 test('when its worker dies it asks another one, and Ctrl-C gives the screen back', async (t) => {
-  if (!requirePackage(t, 'util-linux', existsSync(SCRIPT))) return;
+  if (!requirePackage(t, 'bsdutils', existsSync(SCRIPT))) return;
   const fleet = await place(t);
   const terminal = await onTerminal(t, fleet);
   await until('it shows the workers', () =>
