@@ -54,6 +54,9 @@ export type ClientState = (typeof ClientState)[keyof typeof ClientState];
  * What becomes of a request that was cancelled before it had a server; and of what follows a refused
  * Parse, whose Sync the server answers.
  */
+/** Offset of the query's text in a Parse without a name. */
+const UNNAMED_TEXT_AT = HEADER_BYTES + 1;
+
 const Discard = { nothing: 0, request: 1, toSync: 2, toServersSync: 3 } as const;
 type Discard = (typeof Discard)[keyof typeof Discard];
 
@@ -399,7 +402,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
           if (action !== Action.forward) return action;
         }
         if (mayDeallocateAll(bytes, at, total, end)) {
-          return this.#onShortQuery(bytes, at, total, end);
+          return this.#onShortMessage(RequestKind.query, bytes, at, total, end, HEADER_BYTES);
         }
         return this.#request(RequestKind.query);
       case ClientMessage.Sync:
@@ -570,15 +573,20 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   /**
-   * A Query that may be DEALLOCATE ALL or DISCARD ALL. What is sent behind it before its answer must
-   * not count on the statements that the server had.
+   * A Query, or a Parse without a name, that may be DEALLOCATE ALL or DISCARD ALL. What is sent behind it
+   * before its answer must not count on the statements that the server had.
    */
-  #onShortQuery(bytes: Buffer, at: number, total: number, end: number): Action {
-    if (end - at < total) {
-      return this.#walker.waitFor(end - at > HEADER_BYTES ? total : HEADER_BYTES + 1);
-    }
-    const action = this.#request(RequestKind.query);
-    if (action === Action.forward && saysDeallocateAll(bytes, at, total)) {
+  #onShortMessage(
+    kind: RequestKind,
+    bytes: Buffer,
+    at: number,
+    total: number,
+    end: number,
+    textAt: number,
+  ): Action {
+    if (end - at < total) return this.#walker.waitFor(end - at > textAt ? total : textAt + 1);
+    const action = this.#request(kind);
+    if (action === Action.forward && saysDeallocateAll(bytes, at, total, textAt)) {
       this.server!.statements.onDeallocateAllSent();
     }
     return action;
@@ -649,7 +657,13 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     const shape = this.#translates ? shapeOf(type, bytes, at, total, end) : Shape.untouched;
     switch (shape) {
       case Shape.untouched: {
-        const action = this.#request(kind);
+        const mayForget =
+          type === ClientMessage.Parse &&
+          this.#translates &&
+          mayDeallocateAll(bytes, at, total, end, UNNAMED_TEXT_AT);
+        const action = mayForget
+          ? this.#onShortMessage(kind, bytes, at, total, end, UNNAMED_TEXT_AT)
+          : this.#request(kind);
         if (action === Action.forward) this.#countStatement(type);
         return action;
       }

@@ -165,17 +165,29 @@ const LOWER_D = 0x64;
 /**
  * Whether a Query, whose bytes up to `end` are there, needs a look by `saysDeallocateAll`: a short one
  * that begins with a blank or a D, as far as is known.
+ * @param offset of the query's text in the message; another one for a Parse without a name
  */
-export function mayDeallocateAll(bytes: Buffer, at: number, total: number, end: number): boolean {
+export function mayDeallocateAll(
+  bytes: Buffer,
+  at: number,
+  total: number,
+  end: number,
+  offset = HEADER_BYTES,
+): boolean {
   if (total > MAX_DEALLOCATE_BYTES) return false;
-  if (end - at <= HEADER_BYTES) return true;
-  const first = bytes[at + HEADER_BYTES]!;
+  if (end - at <= offset) return true;
+  const first = bytes[at + offset]!;
   return (first | LOWER) === LOWER_D || first <= SPACE;
 }
 
-/** True for the whole Query with nothing but DEALLOCATE ALL or DISCARD ALL. */
-export function saysDeallocateAll(bytes: Buffer, at: number, total: number): boolean {
-  const text = bytes.toString('latin1', at + HEADER_BYTES, at + total);
+/** True for the whole message whose text is nothing but DEALLOCATE ALL or DISCARD ALL. */
+export function saysDeallocateAll(
+  bytes: Buffer,
+  at: number,
+  total: number,
+  offset = HEADER_BYTES,
+): boolean {
+  const text = bytes.toString('latin1', at + offset, at + total);
   return /^\s*(?:deallocate(?:\s+prepare)?|discard)\s+all\s*;?\s*\0/i.test(text);
 }
 

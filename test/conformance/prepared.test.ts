@@ -329,20 +329,26 @@ ruleSet('prepared statements in transaction mode', options({}), SINCE, [
       },
     })),
   ),
-  ...['DEALLOCATE ALL', ' discard all ; '].map(
-    (sql): Omit<PlacedRule, 'settings'> => ({
-      name: `a known text whose Parse stands behind "${sql}" in one write is prepared anew`,
-      check: async (place) => {
-        const client = await enter(place);
-        await ask(client, [parse('a', 'SELECT 1'), parse('b', 'SELECT 2'), SYNC]);
-        const parts = [query(sql), parse('c', 'SELECT 1'), run('c'), SYNC, run('c'), SYNC];
-        assert.equal(linesOf(await ask(client, parts, 3)), 'C Z:I 1 2 D C Z:I 2 D C Z:I');
-        assert.equal(linesOf(await ask(client, [run('c'), SYNC])), '2 D C Z:I');
-        assert.deepEqual(await onServer(place), ['SELECT 1']);
-        await client.end();
-      },
-      differs: { because: 'until it is answered, PgBouncer counts on what it takes away' },
-    }),
+  ...['DEALLOCATE ALL', ' discard all ; '].flatMap((sql) =>
+    (['simple', 'extended'] as const).map(
+      (protocol): Omit<PlacedRule, 'settings'> => ({
+        name: `a known text whose Parse stands behind "${sql}" in the ${protocol} protocol in one write is prepared anew`,
+        check: async (place) => {
+          const client = await enter(place);
+          await ask(client, [parse('a', 'SELECT 1'), parse('b', 'SELECT 2'), SYNC]);
+          const isSimple = protocol === 'simple';
+          const first = isSimple ? [query(sql)] : [parse('', sql), run('')];
+          const parts = [...first, parse('c', 'SELECT 1'), run('c'), SYNC, run('c'), SYNC];
+          const answer = linesOf(await ask(client, parts, isSimple ? 3 : 2));
+          const begins = isSimple ? 'C Z:I' : '1 2 C';
+          assert.equal(answer, `${begins} 1 2 D C Z:I 2 D C Z:I`);
+          assert.equal(linesOf(await ask(client, [run('c'), SYNC])), '2 D C Z:I');
+          assert.deepEqual(await onServer(place), ['SELECT 1']);
+          await client.end();
+        },
+        differs: { because: 'until it is answered, PgBouncer counts on what it takes away' },
+      }),
+    ),
   ),
   {
     name: 'a DISCARD ALL that fails, which what stands behind it in one write cannot know, forgets nothing',
