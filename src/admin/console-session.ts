@@ -65,7 +65,6 @@ export class ConsoleSession implements LocalBackend {
   readonly parameters = CONSOLE_PARAMETERS;
   readonly #peer: LocalPeer;
   readonly #rights: Rights;
-  readonly #name: string;
   readonly #fleet: Fleet;
   readonly #onEnd: () => void;
   readonly #extended = new ExtendedState();
@@ -79,11 +78,10 @@ export class ConsoleSession implements LocalBackend {
   /** After an error in the extended protocol nothing counts until Sync. */
   #isSkipping = false;
 
-  /** @param name how the log calls the session; `onEnd` is called once, when it is over */
-  constructor(peer: LocalPeer, rights: Rights, name: string, fleet: Fleet, onEnd: () => void) {
+  /** @param onEnd is called once, when it is over */
+  constructor(peer: LocalPeer, rights: Rights, fleet: Fleet, onEnd: () => void) {
     this.#peer = peer;
     this.#rights = rights;
-    this.#name = name;
     this.#fleet = fleet;
     this.#onEnd = onEnd;
   }
@@ -345,13 +343,19 @@ export class ConsoleSession implements LocalBackend {
     encodeRows(columns, rows, formats, (bytes) => this.#peer.send(bytes));
   }
 
+  /** The text without a prefix and the line with one are both PgBouncer's. */
   #error(sqlstate: string, text: string, detail?: string): void {
+    log.error(text);
+    if (this.#fleet.config().settings.log_pooler_errors) {
+      log.warning(this.#peer.prefixed(`pooler error: ${text}`));
+    }
     this.#peer.send(errorResponse('ERROR', sqlstate, text, detail));
   }
 
   /** A bug of ours, which costs this session and no other. */
   #fail(error: unknown): void {
-    log.error(`${this.#name}: console: ${error instanceof Error ? error.stack : String(error)}`);
+    const text = error instanceof Error ? error.stack : String(error);
+    log.error(this.#peer.prefixed(`console: ${text}`));
     if (!this.#isOver) this.#fatal('failure');
   }
 

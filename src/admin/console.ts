@@ -28,10 +28,10 @@ export class ConsoleFactory implements LocalBackendFactory {
     this.#fleet = new Fleet(source, config, mesh, control);
   }
 
-  open(peer: LocalPeer, user: string, rights: Rights, clientId: number): LocalBackend {
+  open(peer: LocalPeer, rights: Rights): LocalBackend {
     const fleet = this.#fleet;
     fleet.control.sessions(++fleet.sessions);
-    return new ConsoleSession(peer, rights, `C-${clientId}: pgbouncer/${user}`, fleet, () => {
+    return new ConsoleSession(peer, rights, fleet, () => {
       fleet.control.sessions(--fleet.sessions);
     });
   }

@@ -27,6 +27,7 @@ const CONSOLE = 'pgbouncer';
 /** What `auth_file` need not know, another service or nobody is asked for. */
 const WITHOUT_QUERY: ReadonlySet<string> = new Set(['any', 'pam', 'ldap']);
 const EMPTY: StoredSecret = classifySecret('');
+const UNKNOWN: UserLookup = { kind: 'found', secret: null };
 
 /** A lookup that another worker makes, because this one has no slot for its pool. */
 export interface RemoteQuestion {
@@ -87,8 +88,8 @@ export class AuthQueries {
     const index = this.#rooms.index();
     const isConsole = session.databaseName === CONSOLE;
     // Asking for a name in a database that nobody has would tell that it is there.
-    if (entry === null && !isConsole) return this.#unknown(user, session);
-    if (authUserOf(index, entry) === null) return this.#unknown(user, session);
+    if (entry === null && !isConsole) return UNKNOWN;
+    if (authUserOf(index, entry) === null) return UNKNOWN;
     const plan = this.#plan(index, entry, session.prefixed(''));
     if ('refusal' in plan) return refused(plan.refusal);
     return new Promise((resolve) => {
@@ -97,12 +98,6 @@ export class AuthQueries {
         resolve(this.#judge(outcome, user, entry, session)),
       );
     });
-  }
-
-  #unknown(user: string, session: ClientSession): UserLookup {
-    const { auth_type } = this.#rooms.index().settings;
-    if (!WITHOUT_QUERY.has(auth_type)) session.info(`no such user: ${user}`);
-    return { kind: 'found', secret: null };
   }
 
   /** Looks a name up for another worker; `gone` says that nobody waits any more. */
@@ -257,7 +252,7 @@ export class AuthQueries {
     if (outcome.kind === 'none') {
       // It goes on, and fails like a wrong password: whether a name exists is nobody's business.
       if (index.user(user) !== null || learned.knows(user)) return { kind: 'found', secret: EMPTY };
-      return this.#unknown(user, session);
+      return UNKNOWN;
     }
     // PgBouncer takes the name of the answer for the login name: a client could become somebody else.
     if (outcome.row.name !== user) {

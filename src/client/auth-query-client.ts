@@ -155,6 +155,11 @@ export class AuthQueryClient implements PoolClient {
 
   onRefused(): void {}
 
+  /** There is no session, so its lines have no name before them. */
+  prefixed(text: string): string {
+    return text;
+  }
+
   #onAnswered(server: ServerConnection): void {
     const { row } = this.#reply;
     if (server.isInTransaction) server.close('unexpected response from auth_query');

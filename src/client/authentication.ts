@@ -19,7 +19,7 @@ const REPLICATION_WORD = { none: 'no', logical: 'database', physical: 'yes' } as
 /** Who asks to come in, and for what. */
 export interface LoginRequest {
   readonly user: string;
-  /** As the client has sent it; the console is `pgbouncer`. */
+  /** As the client has sent it, as far as names go; the console is `pgbouncer`. */
   readonly database: string;
   /** null: the console, or a database that nobody has heard of. */
   readonly entry: DatabaseEntry | null;
@@ -60,7 +60,9 @@ export class Authentication {
   acceptOwner(): void {
     const session = this.#session;
     if (this.#context.index.settings.log_connections) {
+      session.showAs('', session.userName);
       session.info('pgbouncer access from unix socket');
+      session.showAs(session.databaseName, session.userName);
     }
     this.#logAttempt();
     this.#request.onAccepted();
@@ -77,10 +79,11 @@ export class Authentication {
     session.giveUpLookup = null;
     if (lookup.kind === 'refused') return session.refuse(lookup.sqlstate, lookup.text);
     this.#secret = lookup.secret;
+    const method = this.#method();
+    if (lookup.secret === null) this.#noteUnknown(method);
+    this.#logAttempt();
     const refusal = this.#request.onFound(lookup.secret);
     if (refusal !== null) return session.fatal(refusal);
-    this.#logAttempt();
-    const method = this.#method();
     if (method === null) return session.fatal('no authentication method is found');
     if (method.kind === 'ldap' && (this.#request.entry?.auth_user ?? null) !== null) {
       log.error(session.prefixed("LDAP can't be used together with database authentication"));
@@ -89,6 +92,16 @@ export class Authentication {
     const asksSystem = method.kind === 'peer' && session.isUnix;
     const osUser = asksSystem ? this.#context.unixOwner.name() : null;
     this.#after(osUser, (name) => this.#ask(method, name));
+  }
+
+  /** Nobody has the name, which is in the log only: the client must not hear of it. */
+  #noteUnknown(method: LoginMethod | null): void {
+    // Such names need not stand in a file.
+    if (method?.kind === 'ldap' || method?.kind === 'any') return;
+    const session = this.#session;
+    session.showAs('', '');
+    session.info(`no such user: ${this.#request.user}`);
+    session.showAs('', session.userName);
   }
 
   /** How the client is to prove its name; null: the HBA file has no rule for it. */

@@ -6,8 +6,10 @@ import {
   effectiveQueryWaitTimeout,
   poolUserOf,
 } from '../config/effective.ts';
+import { log } from '../log/logger.ts';
 import { PGBOUNCER_VERSION } from '../log/version.ts';
 import type { TrackedValues } from '../server/parameters.ts';
+import { cutText } from '../util/cut-text.ts';
 import {
   ClientMessage,
   HEADER_BYTES,
@@ -69,6 +71,8 @@ export class ClientLogin {
   #rights: 'admin' | 'stats' | null = null;
   /** There was a request for encryption. */
   #hasAsked = false;
+  /** Any byte has come. */
+  hasHeard = false;
 
   constructor(session: ClientSession, context: ClientContext) {
     this.#session = session;
@@ -81,6 +85,7 @@ export class ClientLogin {
   }
 
   onBytes(bytes: Buffer, start: number, end: number): number {
+    this.hasHeard = true;
     let at = start;
     while (at < end && !this.#session.isClosed && !this.#session.link.isHeld) {
       // The welcome has gone out in this turn already, and queries came with the login.
@@ -211,7 +216,10 @@ export class ClientLogin {
     const isConsole = CONSOLE_DATABASES.has(databaseIn(startup.parameters));
     const ignored = isConsole ? atConsole(context.ignoredParameters) : context.ignoredParameters;
     const request = readStartup(startup.parameters, context.tracked, ignored);
-    if ('refusal' in request) return session.fatal(request.refusal);
+    if ('refusal' in request) {
+      if (request.warning !== null) log.warning(session.prefixed(request.warning));
+      return session.fatal(request.refusal);
+    }
     if (!startup.isTerminated) {
       return session.fatal('invalid startup packet layout: expected terminator as last byte');
     }
@@ -332,7 +340,7 @@ export class ClientLogin {
     const isConsole = this.#session.databaseName === 'pgbouncer';
     return new Authentication(this.#session, this.#context, {
       user,
-      database: isConsole ? 'pgbouncer' : request.database || request.user,
+      database: isConsole ? 'pgbouncer' : cutName(request.database || request.user),
       entry: this.#entry,
       replication: request.replication,
       onFound,
@@ -347,8 +355,7 @@ export class ClientLogin {
     // A reload may have changed it, or removed it, while the password was awaited.
     const entry = this.#entry === null ? null : context.index.database(this.#entry.name);
     if (entry === null) {
-      const asked = this.#request!.database || this.#request!.user;
-      const name = Buffer.from(asked).toString('utf8', 0, MAX_DATABASE_BYTES);
+      const name = cutName(this.#request!.database || this.#request!.user);
       if (context.index.settings.log_connections) {
         session.info(`login failed: db=${name} user=${session.userName}`);
       }
@@ -442,10 +449,9 @@ export class ClientLogin {
         send: (bytes) => link.write(bytes),
         close: (reason) => session.close(reason),
         fatal: (text) => session.fatal(text),
+        prefixed: (text) => session.prefixed(text),
       },
-      session.userName,
       this.#rights,
-      session.id,
     );
     link.write(AUTHENTICATION_OK);
     link.write(parameterStatus('pgbouncer.version', PGBOUNCER_VERSION));
@@ -475,6 +481,11 @@ export class ClientLogin {
     this.#session.fatal(`bad packet header: '${hex}'`);
     return end - at;
   }
+}
+
+/** A database's name as it is shown to those who made it up. */
+function cutName(name: string): string {
+  return cutText(name, MAX_DATABASE_BYTES);
 }
 
 /**

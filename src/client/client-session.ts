@@ -1,6 +1,6 @@
 import type { TlsFacts } from '../auth/client-connection.ts';
 import type { CancelTarget } from '../cancel/canceller.ts';
-import { escapeName } from '../log/line.ts';
+import { cutReason, escapeName } from '../log/line.ts';
 import { log } from '../log/logger.ts';
 import { isWriteError, type Link, type LinkHandler } from '../net/link.ts';
 import type { Pool } from '../pool/pool.ts';
@@ -112,6 +112,8 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   origin: ClientOrigin | null = null;
   databaseName = '';
   userName = '';
+  /** `db/user` as the log names it. */
+  #who = '(nodb)/(nouser)';
   readonly statements: ClientStatements;
   readonly #context: ClientContext;
   #link: Link | null = null;
@@ -239,6 +241,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   identify(database: string, user: string): void {
     this.databaseName = database;
     this.userName = user;
+    this.showAs(database, user);
+  }
+
+  /** How the log names the session from here on; empty names are not known yet. */
+  showAs(database: string, user: string): void {
+    this.#who = `${escapeName(database) || '(nodb)'}/${escapeName(user) || '(nouser)'}`;
   }
 
   /** Counts the session for its database and user until it closes. */
@@ -265,6 +273,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   /** The welcome has been sent. */
   becomeReady(): void {
+    if (log.isDebug) log.debug(this.prefixed('logged in'));
     this.state = ClientState.ready;
     this.#login = null;
     this.lastActivity = clock.now;
@@ -272,6 +281,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   }
 
   becomeConsole(backend: LocalBackend): void {
+    if (log.isDebug) log.debug(this.prefixed('logged in'));
     this.state = ClientState.console;
     this.#login = null;
     this.#backend = backend;
@@ -293,9 +303,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   prefixed(text: string): string {
     const address = this.#address.includes(':') ? `[${this.#address}]` : this.#address;
-    const database = escapeName(this.databaseName) || '(nodb)';
-    const who = `${database}/${escapeName(this.userName) || '(nouser)'}`;
-    return `C-${this.ptr}: ${who}@${address}:${this.#port} ${text}`;
+    return `C-${this.ptr}: ${this.#who}@${address}:${this.#port} ${text}`;
   }
 
   /** Sends a FATAL and closes. */
@@ -310,9 +318,9 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     }
   }
 
-  /** FATAL with PgBouncer's usual SQLSTATE. */
+  /** FATAL in the pooler's own words, with PgBouncer's usual SQLSTATE. */
   fatal(text: string): void {
-    this.refuse('08P01', text);
+    this.refuse('08P01', cutReason(text));
   }
 
   /** Closes without a line in the log: it has said already why. */
@@ -328,8 +336,7 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
   #end(reason: string | null): void {
     if (this.isClosed) return;
     if (reason !== null && this.#context.index.settings.log_disconnections) {
-      const age = Math.floor((clock.now - this.connectedAt) / 1000);
-      this.info(`closing because: ${reason} (age=${age}s)`);
+      this.info(this.#closing(reason));
     }
     this.state = ClientState.closed;
     const { pool } = this;
@@ -347,6 +354,23 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
     this.giveUpLookup?.();
     this.#context.onSessionEnd(this);
     this.#link?.close();
+  }
+
+  #closing(reason: string): string {
+    const age = Math.floor((clock.now - this.connectedAt) / 1000);
+    return `closing because: ${reason} (age=${age}s)`;
+  }
+
+  /**
+   * The client has left without a word. As in PgBouncer that is no line before it is logged in:
+   * monitors look whether the port is open, and psql leaves to ask for a password.
+   */
+  #onLeft(reason: string): void {
+    const isLogin = this.state === ClientState.login && this.giveUpCancel === null;
+    if (!isLogin) return this.close(reason);
+    if (log.isDebug && this.#login?.hasHeard === true)
+      log.debug(this.prefixed(this.#closing(reason)));
+    this.vanish();
   }
 
   // LinkHandler
@@ -376,12 +400,12 @@ export class ClientSession implements LinkHandler, FrameSink, PoolClient, Cancel
 
   onPeerEnd(): void {
     if (this.link.isSecuring) this.vanish();
-    else this.close('client unexpected eof');
+    else this.#onLeft('client unexpected eof');
   }
 
   onClose(error: Error | null): void {
     if (this.link.isSecuring) this.vanish();
-    else this.close(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
+    else this.#onLeft(isWriteError(error) ? 'unexpected eof' : 'client unexpected eof');
   }
 
   // FrameSink

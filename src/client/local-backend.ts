@@ -14,6 +14,8 @@ export interface LocalPeer {
   close(logReason: string): void;
   /** Sends a FATAL with SQLSTATE 08P01 and closes. */
   fatal(text: string): void;
+  /** The text with the session's name before it, for the log. */
+  prefixed(text: string): string;
 }
 
 /** One logged-in session of the pooler's own database. */
@@ -34,7 +36,6 @@ export interface LocalBackendFactory {
    * Opens a session for a client that has been authenticated and let in.
    *
    * @param rights 'stats' may only look
-   * @param clientId the client's number in SHOW CLIENTS
    */
-  open(peer: LocalPeer, user: string, rights: 'admin' | 'stats', clientId: number): LocalBackend;
+  open(peer: LocalPeer, rights: 'admin' | 'stats'): LocalBackend;
 }

@@ -20,13 +20,19 @@ export interface StartupRequest {
   readonly options: string | null;
 }
 
-/** A startup packet that is refused, with the text of its FATAL. */
+/** A startup packet that is refused. */
 export interface StartupRefusal {
+  /** The text of its FATAL. */
   readonly refusal: string;
+  /** What the log says before that; null: nothing. */
+  readonly warning: string | null;
 }
 
-const OPTIONS_FORM =
-  "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed";
+const OPTIONS_FORM: StartupRefusal = {
+  refusal:
+    "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed",
+  warning: null,
+};
 
 /** The database that is asked for: the user's name unless it is given. */
 export function databaseIn(parameters: readonly (readonly [string, string])[]): string {
@@ -58,24 +64,30 @@ export function readStartup(
       options = value;
       const isRead = replication === 'none';
       const refusal = isRead ? readOptions(value, tracked, ignored, values) : null;
-      if (refusal !== null) return { refusal };
+      if (refusal !== null) return refusal;
     } else if (name === 'replication') continue;
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
     else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
-    else return { refusal: `unsupported startup parameter: ${name}` };
+    else return unsupported('parameter', name, value);
   }
   const applicationName = values[tracked.applicationName] ?? null;
   return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
 }
 
-/** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal's text or null. */
+/** @param where how PgBouncer calls the place of the parameter */
+function unsupported(where: string, name: string, value: string): StartupRefusal {
+  const refusal = `unsupported startup ${where}: ${name}`;
+  return { refusal, warning: `${refusal}=${value}` };
+}
+
+/** Reads `-c name=value` and `--name=value`; fills `values`. Returns a refusal or null. */
 function readOptions(
   text: string,
   tracked: TrackedNames,
   ignored: ReadonlySet<string>,
   values: TrackedValues,
-): string | null {
+): StartupRefusal | null {
   let at = 0;
   for (;;) {
     while (text[at] === ' ') at++;
@@ -96,12 +108,11 @@ function readOptions(
     const equals = token.indexOf('=');
     if (equals === -1) return OPTIONS_FORM;
     const name = token.slice(0, equals);
+    const value = token.slice(equals + 1);
     const index = tracked.indexOf(name);
     if (ignored.has(name)) continue;
-    if (index !== -1) values[index] = token.slice(equals + 1);
-    else if (!ignored.has('options')) {
-      return `unsupported startup parameter in options: ${name}`;
-    }
+    if (index !== -1) values[index] = value;
+    else if (!ignored.has('options')) return unsupported('parameter in options', name, value);
   }
 }
 

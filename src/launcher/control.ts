@@ -156,9 +156,9 @@ export class Control {
   #begin({ asker }: Queued, command: WorkerCommand): void {
     // What is refused in a shutdown is what somebody asks for.
     const shutdown = asker === null ? null : this.#shutdown;
-    if (asker !== null && isBadMoment(command, this.#state, shutdown) === null) {
-      logCommand(command);
-    }
+    const isLogged =
+      command.name === 'resume' || isBadMoment(command, this.#state, shutdown) === null;
+    if (asker !== null && isLogged) logCommand(command);
     const config = this.#target.config();
     const decision = decide(command, { state: this.#state, shutdown, config });
     if ('refusal' in decision) {

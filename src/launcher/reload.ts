@@ -130,7 +130,10 @@ export class Reloader {
 
   async #set(key: string, text: string): Promise<SetResult> {
     const spec = SETTINGS.find((one) => one.key === key && !one.isWindowsOnly);
-    if (spec === undefined) return { ok: false, text: `there is no setting ${key}` };
+    if (spec === undefined) {
+      log.error(`unknown parameter: pgbouncer/${key}`);
+      return { ok: false, text: `there is no setting ${key}` };
+    }
     if (!spec.changeable) return { ok: true };
     const isTls = TLS_KEY.test(key);
     const noted = isTls ? this.#noted : [];

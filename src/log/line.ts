@@ -3,6 +3,8 @@ import { zoneAbbreviation } from './zone.ts';
 
 /** Longest message, in bytes, that PgBouncer writes; the rest is cut. */
 const MAX_MESSAGE_BYTES = 2047;
+/** Longest reason of PgBouncer's own for the end of a connection, in its line and in the client's error. */
+const MAX_REASON_BYTES = 127;
 
 /**
  * One log line in PgBouncer's layout: `YYYY-MM-DD HH:MM:SS.mmm ZZZ [pid] LEVEL text`, in local time.
@@ -47,6 +49,11 @@ export function formatMessage(text: string): string {
   let message = replaceUnsafe(text, TEXT_UNSAFE);
   if (message.includes('\n')) message = message.trimEnd().replaceAll('\n', '\n\t');
   return cutText(message, MAX_MESSAGE_BYTES);
+}
+
+/** The reason for the end of a connection as PgBouncer tells it. */
+export function cutReason(text: string): string {
+  return cutText(text, MAX_REASON_BYTES);
 }
 
 /** Local time with milliseconds and the zone's abbreviation. */

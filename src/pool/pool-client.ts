@@ -53,6 +53,8 @@ export interface PoolClient extends LinkedClient, Listed<PoolClient> {
   onPoolReady(): void;
   /** It has waited for long: PgBouncer's notice. */
   onWaitNotice(): void;
+  /** The text with the client's name before it, for the log. */
+  prefixed(text: string): string;
   /** Ends it with a FATAL. */
   refuse(sqlstate: string, text: string): void;
 }

@@ -295,15 +295,27 @@ export class Pool implements ServerOwner, ServerSource {
     this.traffic.serverAssignments++;
     const sql = settingStatements(this.tracked, client.tracked, server);
     if (sql === '') return true;
+    server.debug(`varcache_apply: ${sql}`);
     server.runOwn(sql, (hasFailed) => {
       if (hasFailed) {
         server.close('invalid server parameter');
         return;
       }
+      if (log.isDebug) this.#logSpellings(client, server);
       onSettingsApplied(client.tracked, server);
       client.onServer();
     });
     return false;
+  }
+
+  /** The server's spelling of what a client has set is the client's own from now on. */
+  #logSpellings(client: PoolClient, server: ServerConnection): void {
+    this.tracked.names.forEach((name, i) => {
+      const [given, spelt] = [client.tracked[i]!, server.tracked[i]!];
+      if (given === null || server.own[i] === null || given === spelt) return;
+      const text = `setting ${name} to its canonical version ${given} -> ${spelt}`;
+      log.debug(client.prefixed(`varcache_set_canonical: ${text}`));
+    });
   }
 
   /** The client is going: takes it out of the queue or off its server. */
@@ -400,10 +412,12 @@ export class Pool implements ServerOwner, ServerSource {
     this.serveQueue();
   }
 
-  onLoginFailed(server: ServerConnection, reason: string, refusal: Refusal | null): void {
+  onLoginFailed(_server: ServerConnection, reason: string, refusal: Refusal | null): void {
     this.noteLoginFailure(reason);
     if (refusal === null || refusal.sqlstate === '57P03') return;
-    server.info(`login failed: ${refusal.message}`);
+    if (refusal.severity !== null) {
+      log.warning(`server login failed: ${refusal.severity} ${refusal.message}`);
+    }
     if (this.connected > 0 && this.welcome !== null) return;
     for (const client of this.waiting) client.refuse(refusal.sqlstate, refusal.message);
   }
@@ -608,7 +622,10 @@ export class Pool implements ServerOwner, ServerSource {
 
   /** Takes a slot and starts a connection attempt of `owner`, this pool or one of its clients. */
   start(owner: ServerOwner): ServerConnection {
-    if (!this.hasRoom) log.warning('taking connection from reserve_pool');
+    if (!this.hasRoom) {
+      const text = 'taking connection from reserve_pool';
+      log.warning(this.waiting.first?.prefixed(text) ?? text);
+    }
     this.database.budget.take();
     this.#userBudget.take();
     this.#attemptAt = clock.now;

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import type { TLSSocket } from 'node:tls';
 import { InvariantError } from '../errors.ts';
+import { cutReason } from '../log/line.ts';
 import { log } from '../log/logger.ts';
 import type { StalePlans } from '../metrics/stale-plans.ts';
 import type { Traffic } from '../metrics/traffic.ts';
@@ -15,7 +16,6 @@ import type { StatementTranslator } from '../prepared/translator.ts';
 import { describeTls } from '../tls/describe.ts';
 import { isTlsError } from '../tls/handshake-error.ts';
 import { clock } from '../util/clock.ts';
-import { cutText } from '../util/cut-text.ts';
 import { nextId, pointerOf } from '../util/ids.ts';
 import type { List, Listed } from '../util/list.ts';
 import { opensslText } from '../util/openssl-error.ts';
@@ -100,8 +100,6 @@ const BROKEN_PARAMETER = 'broken ParameterStatus packet';
 const OLDER_VERSION = 'server refuses protocol version 3.2, 3.0 is tried';
 const NO_NAMES: ReadonlySet<number> = new Set();
 const NO_TRANSACTIONS = 'transaction blocks not allowed in statement pooling mode';
-/** Longest reason that PgBouncer shows, in the log and in the client's error. */
-const MAX_REASON_BYTES = 127;
 
 /** The pool, as its servers see it. */
 export interface ServerOwner {
@@ -299,7 +297,15 @@ export class ServerConnection
   }
 
   info(text: string): void {
-    log.info(`S-${this.ptr}: ${this.label} ${text}`);
+    log.info(this.#prefixed(text));
+  }
+
+  debug(text: string): void {
+    if (log.isDebug) log.debug(this.#prefixed(text));
+  }
+
+  #prefixed(text: string): string {
+    return `S-${this.ptr}: ${this.label} ${text}`;
   }
 
   /** A message to the client has begun and is not complete. */
@@ -446,7 +452,7 @@ export class ServerConnection
       if (!wasLogin && !isRequestCut) link.write(TERMINATE);
       link.finish();
     }
-    client?.onServerLost(cutText(text, MAX_REASON_BYTES), isMidReply);
+    client?.onServerLost(cutReason(text), isMidReply);
   }
 
   /** Gives up waiting for the end of file of a connection that was told to end. */
@@ -518,7 +524,7 @@ export class ServerConnection
       : isWriteError(error)
         ? 'server connection closed'
         : 'server conn crashed?';
-    if (error !== null) log.debug(`S-${this.ptr}: ${this.label} ${error.message}`);
+    if (error !== null) this.debug(error.message);
     // Such as a server's alert that it does not take our certificate, which comes after the handshake.
     const isTls = this.tls !== '' && isTlsError(error);
     if (isTls) log.warning(`tls_sbufio_recv: read failed: ${opensslText(error)}`);
@@ -730,7 +736,7 @@ export class ServerConnection
     if (type === ServerMessage.ErrorResponse) {
       this.#hasOwnQueryFailed = true;
       const text = decodeReport(bytes, start + 5, end).get('M') ?? '';
-      log.warning(`S-${this.ptr}: ${this.label} error in a query of the pooler: ${text}`);
+      log.warning(this.#prefixed(`error in a query of the pooler: ${text}`));
     }
     if (type === ServerMessage.ReadyForQuery) {
       this.transactionStatus = bytes[start + 5] ?? TransactionStatus.idle;
@@ -783,7 +789,7 @@ export class ServerConnection
   }
 
   #unknown(type: number): Action {
-    log.error(`S-${this.ptr}: ${this.label} unknown pkt: '${printable(type)}'`);
+    log.error(this.#prefixed(`unknown pkt: '${printable(type)}'`));
     return this.#broken('unknown pkt');
   }
 
@@ -814,7 +820,7 @@ export class ServerConnection
 
   #onUnlinkedHeader(type: number, total: number): Action {
     const what = `got packet '${printable(type)}' from server when not linked`;
-    log.warning(`S-${this.ptr}: ${this.label} ${what}`);
+    log.warning(this.#prefixed(what));
     if (type === ServerMessage.NotificationResponse) return Action.skip;
     if (type === ServerMessage.ReadyForQuery && total === 6) return Action.skip;
     // A notice, an error or a parameter that nobody asked for: most likely a backend that is dying.
@@ -908,7 +914,7 @@ export class ServerConnection
   #logClosing(reason: string): void {
     if (!this.owner.logsDisconnections) return;
     const age = Math.floor((clock.now - this.connectedAt) / 1000);
-    this.info(`closing because: ${cutText(reason, MAX_REASON_BYTES)} (age=${age}s)`);
+    this.info(`closing because: ${cutReason(reason)} (age=${age}s)`);
   }
 }
 

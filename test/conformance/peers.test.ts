@@ -301,6 +301,11 @@ rule(
     assert.deepEqual(await requester.untilClose(), []);
     const text = 'closing because: peer removed';
     await until('it is logged', () => pooler.log().includes(text));
+    const ids = (await pooler.console('SHOW PEERS')).map((row) => row['peer_id']);
+    assert.deepEqual(ids, [OWN]);
+    // PgBouncer leaves the number out.
+    const dropped = `dropping peer (?:${OTHER})? as it does not exist anymore\n`;
+    assert.match(pooler.log(), new RegExp(` WARNING ${dropped}`));
   },
   { since: SINCE },
 );

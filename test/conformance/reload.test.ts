@@ -387,6 +387,56 @@ rule(
   },
 );
 
+rule(
+  'a setting whose line is deleted has its default again',
+  options({ settings: { query_wait_timeout: 50, stats_users: 'app_md5', max_client_conn: 1 } }),
+  async (pooler) => {
+    const client = await login(pooler);
+    assert.equal(await refusalOf(pooler, {}), 'no more connections allowed (max_client_conn)');
+    await reload(
+      pooler,
+      line('pgbouncer', 'query_wait_timeout', null),
+      line('pgbouncer', 'stats_users', null),
+      line('pgbouncer', 'max_client_conn', null),
+    );
+    const rows = await pooler.console('SHOW CONFIG');
+    for (const key of ['query_wait_timeout', 'stats_users', 'max_client_conn']) {
+      const row = rows.find((one) => one['key'] === key);
+      assert.equal(row?.['value'], row?.['default'], key);
+    }
+    await login(pooler);
+    assert.equal(
+      await refusalOf(pooler, { user: 'app_md5', database: 'pgbouncer' }),
+      'not allowed',
+    );
+    assert.equal(await ask(client, 'SELECT 1'), '1');
+  },
+);
+
+rule(
+  'a deleted verbose makes the log silent again',
+  options({ settings: { verbose: 1 } }),
+  async (pooler) => {
+    await login(pooler);
+    assert.match(pooler.log(), /\] DEBUG /);
+    await reload(pooler, line('pgbouncer', 'verbose', null));
+    const from = pooler.log().length;
+    assert.equal(await ask(await login(pooler), 'SELECT 1'), '1');
+    assert.doesNotMatch(pooler.log().slice(from), /\] DEBUG /);
+  },
+  {
+    differs: {
+      because: 'it stays as talkative as it was until it is restarted',
+      check: async (pooler) => {
+        await reload(pooler, line('pgbouncer', 'verbose', null));
+        const from = pooler.log().length;
+        await login(pooler);
+        assert.match(pooler.log().slice(from), /\] DEBUG /);
+      },
+    },
+  },
+);
+
 async function writeUsers(
   pooler: TestPooler,
   passwords: Readonly<Record<string, string>>,

@@ -316,7 +316,7 @@ test('a failure of ours ends the session, is logged and costs no other session',
   session.send(query('SHOW POOLS'));
   await settle();
   assert.deepEqual(session.endings, ['fatal: failure']);
-  assert.match(lines[0]!, /^C-7: pgbouncer\/alice: console: Error: a bug/);
+  assert.match(lines[0]!, /^C-7: console: Error: a bug/);
   isBroken = false;
   assert.equal((await ask(console.open(), 'SHOW STATE')).rows.length, 3);
 });
@@ -342,10 +342,9 @@ test('messages of any kind in any order never throw', async () => {
         send: () => assert.equal(endings, 0, `round ${round}`),
         close: () => endings++,
         fatal: () => endings++,
+        prefixed: (text) => text,
       },
-      'u',
       'stats',
-      1,
     );
     for (let i = 0; i < 20; i++) {
       const body = Buffer.from(bodies[random(bodies.length)]!);

@@ -271,10 +271,9 @@ function openSession(factory: ConsoleFactory, rights: Rights): Session {
         endings.push(`fatal: ${text}`);
         backend.onClose();
       },
+      prefixed: (text) => `C-7: ${text}`,
     },
-    'alice',
     rights,
-    7,
   );
   return {
     backend,

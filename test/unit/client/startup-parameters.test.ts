@@ -52,8 +52,10 @@ test('names that are ignored are dropped, in their exact case; others are refuse
   assert.ok(!('refusal' in read(['extra_float_digits=3'], ['extra_float_digits'])));
   assert.deepEqual(read(['Extra_float_digits=3'], ['extra_float_digits']), {
     refusal: 'unsupported startup parameter: Extra_float_digits',
+    warning: 'unsupported startup parameter: Extra_float_digits=3',
   });
-  assert.deepEqual(read(['a=1', 'b=2']), { refusal: 'unsupported startup parameter: a' });
+  const first = 'unsupported startup parameter: a';
+  assert.deepEqual(read(['a=1', 'b=2']), { refusal: first, warning: `${first}=1` });
 });
 
 test('_pq_ options are never an error and are listed as not known', () => {
@@ -146,11 +148,13 @@ test('options of a replication connection are not looked at', () => {
 });
 
 test('options are read where they stand, each of them, and what comes later counts', () => {
-  assert.deepEqual(read(['options=-d', 'nonsense=1']), { refusal: OPTIONS_FORM });
+  const unreadable = { refusal: OPTIONS_FORM, warning: null };
+  assert.deepEqual(read(['options=-d', 'nonsense=1']), unreadable);
   assert.deepEqual(read(['nonsense=1', 'options=-d']), {
     refusal: 'unsupported startup parameter: nonsense',
+    warning: 'unsupported startup parameter: nonsense=1',
   });
-  assert.deepEqual(read(['options=-d', 'options=']), { refusal: OPTIONS_FORM });
+  assert.deepEqual(read(['options=-d', 'options=']), unreadable);
   for (const [parameters, zone] of [
     [['options=-c timezone=UTC', 'TimeZone=CET'], 'CET'],
     [['TimeZone=CET', 'options=-c timezone=UTC'], 'UTC'],

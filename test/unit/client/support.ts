@@ -150,8 +150,8 @@ export function clientWorld(
     provedPasswords: new ProvedPasswords(),
     checkLdap: async () => false,
     console: {
-      open: (peer, user, rights) => {
-        Object.assign(console, { peer, user, rights });
+      open: (peer, rights) => {
+        Object.assign(console, { peer, rights });
         return console;
       },
     },

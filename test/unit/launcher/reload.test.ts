@@ -227,7 +227,9 @@ test('a setting that there is not, or that cannot be read, is refused with a rea
     assert.ok(!result.ok);
     assert.ok(result.text.startsWith(why), result.text);
   }
-  assert.deepEqual([spread, logged], [[], []]);
+  const unknown = ['nothing', 'MAX_CLIENT_CONN', 'size', 'service_name'];
+  const lines = unknown.map((key) => `error unknown parameter: pgbouncer/${key}`);
+  assert.deepEqual([spread, logged], [[], lines]);
 });
 
 test('what only a restart can change is ignored without a word', async (t) => {

@@ -218,6 +218,10 @@ export class FakeClient implements PoolClient {
     return this.fake.link;
   }
 
+  prefixed(text: string): string {
+    return `C-${this.ptr}: ${text}`;
+  }
+
   get source(): ServerSource {
     return this.pool.sourceFor(this);
   }
