@@ -69,15 +69,14 @@ export function readStartup(
     else if (name.startsWith('_pq_.')) unknownOptions.push(name);
     else if (ignored.has(name)) continue;
     else if (index !== -1) values[index] = value;
-    else return unsupported('parameter', name, value);
+    else return unsupported(`unsupported startup parameter: ${name}`, value);
   }
   const applicationName = values[tracked.applicationName] ?? null;
   return { user, database, applicationName, tracked: values, unknownOptions, replication, options };
 }
 
-/** @param where how PgBouncer calls the place of the parameter */
-function unsupported(where: string, name: string, value: string): StartupRefusal {
-  const refusal = `unsupported startup ${where}: ${name}`;
+/** The client is told the name of the parameter only, the log its value too. */
+function unsupported(refusal: string, value: string): StartupRefusal {
   return { refusal, warning: `${refusal}=${value}` };
 }
 
@@ -112,7 +111,9 @@ function readOptions(
     const index = tracked.indexOf(name);
     if (ignored.has(name)) continue;
     if (index !== -1) values[index] = value;
-    else if (!ignored.has('options')) return unsupported('parameter in options', name, value);
+    else if (!ignored.has('options')) {
+      return unsupported(`unsupported startup parameter in options: ${name}`, value);
+    }
   }
 }
 

@@ -18,6 +18,7 @@ const options =
     postgres,
     databases: { app: '' },
     settings: { stats_users: 'app', ...settings },
+    logs: [/unknown parameter: pgbouncer/],
     size: 2,
   });
 

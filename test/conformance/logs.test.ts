@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
+import { ConsoleClient } from '../support/console.ts';
 import { startup } from '../support/messages.ts';
 import type { TestPooler } from '../support/pooler.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
@@ -137,6 +138,26 @@ rule(
       assert.ok(read(pooler).includes(`no such database: d${i}x (age=`), `login ${i}`);
       client.destroy();
     }
+  },
+);
+
+rule(
+  'what a command of the console has done is in the file when it is answered',
+  options({}, { size: 3 }),
+  async (pooler, t) => {
+    const console = await ConsoleClient.open(t, pooler);
+    const count = (text: string): number => read(pooler).split(text).length - 1;
+    for (let n = 1; n <= 50; n++) {
+      assert.equal(await console.run('RELOAD'), 'RELOAD');
+      assert.equal(count(' LOG RELOAD command issued\n'), n);
+    }
+    const clients = await Promise.all(Array.from({ length: 9 }, () => WireClient.login(pooler)));
+    for (const client of clients) await client.query('SELECT 1');
+    assert.equal(await console.run('KILL app'), 'KILL');
+    // Nine clients and, in whatever number, their servers.
+    const ends = read(pooler).match(/ C-\S+: app\/app@\S+ closing because: database removed \(/g);
+    assert.equal(ends?.length, clients.length);
+    for (const client of clients) client.destroy();
   },
 );
 

@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
+import { type AddressInfo, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
-import { before, test } from 'node:test';
+import { before, type TestContext, test } from 'node:test';
 import { ConsoleClient } from '../support/console.ts';
 import { makeFolder, removeFolder } from '../support/folders.ts';
-import { query, textRows } from '../support/messages.ts';
+import { cancelRequest, query, textRows } from '../support/messages.ts';
 import { startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
 import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { clientProgram } from '../support/postgres-files.ts';
@@ -17,9 +19,11 @@ import { WireClient } from '../support/wire-client.ts';
 
 /** What reads the console of a fleet under load: monitors, psql and drivers. */
 
-const SIZE = 3;
+const SIZE = 4;
 const CLIENTS = 24;
-const SERVERS = 6;
+const SERVERS = 8;
+/** Takes cancel requests and never closes, so that they stay under way. */
+const PEER = 2;
 const TOPICS = [
   ...['ACTIVE_SOCKETS', 'CLIENTS', 'CONFIG', 'DATABASES', 'DNS_HOSTS', 'DNS_ZONES', 'FDS', 'LISTS'],
   ...['MEM', 'PEERS', 'PEER_POOLS', 'POOLS', 'SERVERS', 'SOCKETS', 'STATE', 'STATS'],
@@ -39,13 +43,20 @@ type Row = Record<string, string | null>;
 let postgres: TestPostgres;
 let fleet: TestPgfleet;
 let load: Load;
+let peer: Server;
 before(async () => {
   postgres = await startPostgres();
+  // It has no TLS, and says so once.
+  peer = createServer((socket) => socket.once('data', () => socket.write('N')));
+  peer.listen(0, '127.0.0.1');
+  await once(peer, 'listening');
+  const { port } = peer.address() as AddressInfo;
   fleet = await startPgfleet({
     postgres,
     size: SIZE,
     databases: { app: `pool_size=${SERVERS}`, other: 'dbname=app' },
-    settings: { stats_users: 'app_plain' },
+    peers: { [PEER]: `host=127.0.0.1 port=${port}` },
+    settings: { stats_users: 'app_plain', peer_id: 1 },
   });
   load = await Load.begin();
 });
@@ -105,7 +116,7 @@ const SUMS: readonly (readonly [string, readonly string[], RegExp])[] = [
   ['STATS_TOTALS', ['database'], /^(?!database)/],
   ['SESSION_LEAKS', ['database'], /^(?!database|session_leak)/],
   ['STALE_PLANS', ['database'], /^(?!database)/],
-  ['PEER_POOLS', ['peer_id'], /_/],
+  ['PEER_POOLS', ['peer_id'], /^(?:cl|sv)_/],
 ];
 
 /** Every sum of a SHOW with the sum of its parts. */
@@ -235,7 +246,7 @@ test('SHOW FLEET is about the processes that there are', async (t) => {
   });
   assert.deepEqual(
     rows.map(({ process, state, generation }) => [process, state, generation]),
-    ['0', '1', '2'].map((id) => [id, 'active', '1']),
+    ['0', '1', '2', '3'].map((id) => [id, 'active', '1']),
   );
   const pids = rows.map(({ pid }) => Number(pid));
   assert.deepEqual(pids.toSorted(), fleet.workers().toSorted());
@@ -268,12 +279,43 @@ test('at rest every sum is that of BY PROCESS, and lists are as long as what the
       waiting === holders.length - taken && (await console.poolSum('app', 'sv_active')) === taken
     );
   });
+  const requests = await askPeer(t);
+  await until('all requests are on their way', async () => {
+    return sum(await console.rows('SHOW PEER_POOLS'), 'cl_active_cancel_req') === requests;
+  });
   for (const [topic, keys, isSum] of SUMS) {
     const whole = await console.rows(`SHOW ${topic}`);
     const parts = await console.rows(`SHOW ${topic} BY PROCESS`);
+    assert.ok(whole.length > 0 && new Set(parts.map((row) => row['process'])).size > 1, topic);
     compare(whole, parts, keys, isSum, (name, total, ofParts) => {
       assert.equal(ofParts, total, `${topic} ${name}`);
     });
+  }
+  const lists = await console.rows('SHOW LISTS BY PROCESS');
+  for (const { list, items } of await console.rows('SHOW LISTS')) {
+    // The others are of what the workers share: each has its own view of it.
+    if (!/^(?:free|used|login)_|^dns_queries$/.test(list!)) continue;
+    assert.equal(
+      sum(
+        lists.filter((row) => row['list'] === list),
+        'items',
+      ),
+      Number(items),
+      list!,
+    );
+  }
+  const processes = await console.rows('SHOW FLEET');
+  assert.equal(processes.length, SIZE);
+  for (const [column, list] of [
+    ['clients', 'used_clients'],
+    ['servers', 'used_servers'],
+  ] as const) {
+    const own = lists.filter((row) => row['list'] === list);
+    assert.deepEqual(
+      processes.map((row) => [row['process'], row[column]]),
+      own.map(({ process, items }) => [process, items]),
+      column,
+    );
   }
   const totals = await console.rows('SHOW TOTALS');
   compare(
@@ -289,7 +331,8 @@ test('at rest every sum is that of BY PROCESS, and lists are as long as what the
   for (const [topic, count] of [
     ['CLIENTS', counts.get('used_clients')],
     ['SERVERS', counts.get('used_servers')],
-    ['SOCKETS', Number(counts.get('used_clients')) + Number(counts.get('used_servers'))],
+    // As in PgBouncer those of cancel requests are not among them.
+    ['SOCKETS', Number(counts.get('used_clients')) + Number(counts.get('used_servers')) - requests],
     ['POOLS', counts.get('pools')],
     ['DATABASES', counts.get('databases')],
     ['USERS', counts.get('users')],
@@ -309,6 +352,17 @@ test('at rest every sum is that of BY PROCESS, and lists are as long as what the
     }),
   );
 });
+
+/** Requests of a peer's clients that have come to the wrong pooler. Returns how many. */
+async function askPeer(t: TestContext): Promise<number> {
+  const requests = 8;
+  for (let n = 0; n < requests; n++) {
+    const requester = await WireClient.connect(fleet);
+    t.after(() => requester.destroy());
+    requester.send(cancelRequest(Buffer.from([1, PEER, 0, 0, 2, 3, n, 0xf3])));
+  }
+  return requests;
+}
 
 test('descriptors are those of the sockets, and the linked ones name each other', async (t) => {
   const console = await ConsoleClient.open(t, fleet);
@@ -340,7 +394,7 @@ test('what was set holds in every worker, in one that is killed and replaced too
     (await console.rows('SHOW CONFIG BY PROCESS'))
       .filter(({ key }) => key === 'max_client_conn')
       .map(({ value }) => value);
-  assert.deepEqual(await values(), ['77', '77', '77']);
+  assert.deepEqual(await values(), ['77', '77', '77', '77']);
   const processes = await console.rows('SHOW FLEET');
   const own = console.wire.key[3];
   const victim = processes.find((row) => Number(row['process']) !== own)!;
@@ -351,9 +405,9 @@ test('what was set holds in every worker, in one that is killed and replaced too
     const other = rows.find((row) => row['process'] === victim['process']);
     return other!['pid'] !== victim['pid'] && other!['state'] === 'active';
   });
-  assert.deepEqual(await values(), ['77', '77', '77']);
+  assert.deepEqual(await values(), ['77', '77', '77', '77']);
   assert.equal(await console.run('RELOAD'), 'RELOAD');
-  assert.deepEqual(await values(), ['100', '100', '100']);
+  assert.deepEqual(await values(), ['100', '100', '100', '100']);
 });
 
 test('a server that is told to end in the middle of a statement is listed until it has', async (t) => {
@@ -376,5 +430,6 @@ test('a server that is told to end in the middle of a statement is listed until 
 test('stop', async () => {
   await load.end();
   await fleet.stop();
+  peer.close();
   await postgres.dispose();
 });

@@ -34,7 +34,7 @@ async function start(t: TestContext, size: number, more: PgfleetOptions = {}): P
     size,
     databases: { app: 'pool_size=8', other: 'dbname=app pool_size=4' },
     ...more,
-    settings: { log_connections: 0, log_disconnections: 0, log_pooler_errors: 0, ...more.settings },
+    settings: { log_connections: 0, log_disconnections: 0, ...more.settings },
   });
   t.after(() => fleet.stop());
   return { postgres, fleet };

@@ -48,7 +48,8 @@ export interface PoolerCommand {
 }
 
 /** Lines that no test may cause without saying so with `allowLog`. */
-const SUSPECT = /\b(?:ERROR|FATAL)\b|InvariantError|[Uu]ncaught|[Uu]nhandled|^\s+at .*:\d+:\d+/;
+const SUSPECT =
+  /\] (?:ERROR|FATAL) |"level":"(?:ERROR|FATAL)"|InvariantError|[Uu]ncaught|[Uu]nhandled|^\s+at .*:\d+:\d+/;
 
 /** A pooler that runs with a port and a folder of its own. */
 export class TestPooler {
