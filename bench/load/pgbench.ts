@@ -19,6 +19,8 @@ export interface Load {
   readonly script: 'select' | 'tpcb';
   readonly clients: number;
   readonly seconds: number;
+  /** Clear text is not enough; default: whatever is offered. */
+  readonly isTls?: boolean;
 }
 
 /** What pgbench reports of a run. */
@@ -41,7 +43,10 @@ export async function initialize(port: number, scale: number): Promise<void> {
   await run(program(), ['-i', '-q', '-s', String(scale), ...target(port)], { env: environment() });
 }
 
-/** Runs pgbench once; throws when it fails or does not end in time. */
+/**
+ * Runs pgbench once; throws when it fails or does not end in time.
+ * @param more options of pgbench's own
+ */
 export async function pgbench(load: Load, more: readonly string[] = []): Promise<LoadResult> {
   const { stdout } = await run(
     program(),
@@ -55,7 +60,11 @@ export async function pgbench(load: Load, more: readonly string[] = []): Promise
       ...more,
       ...target(load.port),
     ],
-    { env: environment(), timeout: load.seconds * 1000 + GRACE_MS, killSignal: 'SIGKILL' },
+    {
+      env: environment(load.isTls),
+      timeout: load.seconds * 1000 + GRACE_MS,
+      killSignal: 'SIGKILL',
+    },
   );
   return parseReport(stdout);
 }
@@ -64,6 +73,7 @@ export async function pgbench(load: Load, more: readonly string[] = []): Promise
 export interface Latencies {
   readonly p50Ms: number;
   readonly p99Ms: number;
+  readonly p999Ms: number;
 }
 
 /** Runs pgbench once with so many transactions a second, whatever they take; see `pgbench`. */
@@ -77,7 +87,11 @@ export async function pgbenchAtRate(load: Load, rate: number): Promise<Latencies
     const lines = texts.flatMap((text) => text.trimEnd().split('\n'));
     // Client, transaction, microseconds, script, end in two parts, lag (pgbench, "Per-Transaction Logging").
     const times = lines.map((line) => Number(line.split(' ')[2]) / 1000);
-    return { p50Ms: percentile(times, 50), p99Ms: percentile(times, 99) };
+    return {
+      p50Ms: percentile(times, 50),
+      p99Ms: percentile(times, 99),
+      p999Ms: percentile(times, 99.9),
+    };
   } finally {
     await rm(folder, { recursive: true });
   }
@@ -102,8 +116,8 @@ function target(port: number): string[] {
   return ['-h', '127.0.0.1', '-p', String(port), '-U', 'app', 'app'];
 }
 
-function environment(): NodeJS.ProcessEnv {
-  return { ...process.env, PGPASSWORD: 'app' };
+function environment(isTls = false): NodeJS.ProcessEnv {
+  return { ...process.env, PGPASSWORD: 'app', ...(isTls ? { PGSSLMODE: 'require' } : {}) };
 }
 
 function program(): string {

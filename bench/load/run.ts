@@ -4,19 +4,24 @@
  *
  *   npm run bench -- [--clients 32,128] [--protocols simple,extended,prepared] [--rounds 3]
  *                    [--seconds 8] [--pool-size 8] [--script select|tpcb] [--size 1]
- *                    [--postgres 18] [--json FILE]
+ *                    [--tls none|client] [--postgres 18] [--json FILE]
  *
+ * `--tls client` has pgbench speak TLS with both, and both speak clear text with PostgreSQL.
  * PGBOUNCER=path names another PgBouncer than Debian's.
  */
 import { writeFileSync } from 'node:fs';
 import { cpus, release } from 'node:os';
 import { parseArgs } from 'node:util';
+import { makeCerts } from '../../test/support/certs.ts';
 import { hasPgbouncer, pgbouncerVersion, startPgbouncer } from '../../test/support/pgbouncer.ts';
 import { startPgfleet } from '../../test/support/pgfleet.ts';
 import { startPostgres } from '../../test/support/postgres.ts';
+import { tlsSettings } from '../../test/support/tls-client.ts';
+import { count, oneOf } from './flags.ts';
 import { initialize, PROTOCOLS, type Protocol } from './pgbench.ts';
 import { type Case, markdownTable } from './report.ts';
 import { type Contender, type Round, runRound } from './round.ts';
+import { Running } from './running.ts';
 
 /** pgbench's scale: 100,000 accounts each, all of it in memory. */
 const SCALE = 10;
@@ -33,11 +38,13 @@ const { values: flags } = parseArgs({
     'pool-size': { type: 'string', default: '8' },
     script: { type: 'string', default: 'select' },
     size: { type: 'string', default: '1' },
+    tls: { type: 'string', default: 'none' },
     postgres: { type: 'string', default: '18' },
     json: { type: 'string' },
   },
 });
 const script = oneOf('script', flags.script, ['select', 'tpcb']);
+const isTls = oneOf('tls', flags.tls, ['none', 'client']) === 'client';
 const version = oneOf('postgres', flags.postgres, ['15', '18']) === '15' ? 15 : 18;
 const wanted = flags.protocols.split(',').map((name) => oneOf('protocols', name, PROTOCOLS));
 const clientCounts = flags.clients.split(',').map((text) => count('clients', text));
@@ -47,19 +54,12 @@ const poolSize = count('pool-size', flags['pool-size']);
 const size = count('size', flags.size);
 
 if (!hasPgbouncer()) throw new Error("needs Debian's package pgbouncer, or PGBOUNCER=path");
-const cleanUps: (() => Promise<void>)[] = [];
-for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  process.once(signal, () => void cleanUp().finally(() => process.exit(130)));
-}
-try {
-  await main();
-} finally {
-  await cleanUp();
-}
+const running = new Running();
+await running.during(main);
 
 async function main(): Promise<void> {
   const postgres = await startPostgres({ version });
-  cleanUps.unshift(() => postgres.dispose());
+  running.add(() => postgres.dispose());
   await initialize(postgres.port, SCALE);
   const canPrepare = isAtLeast(pgbouncerVersion(), [1, 21]);
   const settings = {
@@ -67,14 +67,15 @@ async function main(): Promise<void> {
     max_client_conn: 1000,
     log_connections: 0,
     log_disconnections: 0,
+    ...(isTls ? tlsSettings(await makeCerts(), 'require') : {}),
   };
   const ours = await startPgfleet({ postgres, size, settings });
-  cleanUps.unshift(() => ours.stop());
+  running.add(() => ours.stop());
   const theirs = await startPgbouncer({
     postgres,
     settings: { ...settings, ...(canPrepare ? { max_prepared_statements: 200 } : {}) },
   });
-  cleanUps.unshift(() => theirs.stop());
+  running.add(() => theirs.stop());
   const pgfleet = contender('pgfleet', ours);
   const pgbouncer = contender('PgBouncer', theirs);
 
@@ -92,6 +93,7 @@ async function main(): Promise<void> {
     pgbouncer: pgbouncerVersion(),
     postgres: version,
     script,
+    tls: flags.tls,
     poolSize,
     workers: size,
     seconds,
@@ -116,7 +118,7 @@ async function runCase(
   protocol: Protocol,
   clients: number,
 ): Promise<Case> {
-  const load = { protocol, clients, script, seconds };
+  const load = { protocol, clients, script, seconds, isTls };
   const contenders = pgbouncer === null ? [pgfleet] : [pgfleet, pgbouncer];
   const found = new Map(contenders.map((each) => [each, [] as Round[]]));
   for (const each of contenders) await runRound(each, { ...load, seconds: WARM_UP_SECONDS });
@@ -137,24 +139,6 @@ function contender(
   pooler: { readonly port: number; processes(): number[] },
 ): Contender {
   return { name, port: pooler.port, processes: () => pooler.processes() };
-}
-
-/** Ends what runs, the last started first; each once. */
-async function cleanUp(): Promise<void> {
-  for (let next = cleanUps.shift(); next !== undefined; next = cleanUps.shift()) await next();
-}
-
-function oneOf<T extends string>(flag: string, value: string, allowed: readonly T[]): T {
-  const found = allowed.find((each) => each === value);
-  if (found === undefined)
-    throw new Error(`--${flag}: ${value} is not one of ${allowed.join(', ')}`);
-  return found;
-}
-
-function count(flag: string, text: string): number {
-  const value = Number(text);
-  if (!Number.isInteger(value) || value < 1) throw new Error(`--${flag}: ${text} is no count`);
-  return value;
 }
 
 function isAtLeast(text: string, [major, minor]: readonly [number, number]): boolean {
