@@ -53,6 +53,19 @@ test('without a terminal it prints what it sees so many times, and ends', async 
   await client.end();
 });
 
+test('it ends when nobody reads it any more', async (t) => {
+  const fleet = await place(t);
+  const { node, program } = await pgfleetFiles();
+  const command = `${node} ${program} top --interval=0.1 ${fleet.configFile} | head -n 1`;
+  const { status, stdout } = await runProgram('/bin/sh', ['-c', command], {
+    asServer: true,
+    env: ENV,
+    deadlineMs: 30_000,
+  });
+  assert.equal(status, 0);
+  assert.match(stdout, /^pgfleet 0\.1\.0 .*\n$/);
+});
+
 test('a login that is refused, and a console that is not there, are told of', async (t) => {
   const fleet = await place(t);
   fleet.allowLog(/authentication failed/);

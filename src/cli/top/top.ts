@@ -83,8 +83,10 @@ class Top {
       return 1;
     }
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-      process.once(signal, () => this.#stop.abort());
+      process.once(signal, () => this.#quit());
     }
+    // Whoever reads it, `head` for one, has read enough.
+    process.stdout.on('error', () => this.#quit());
     this.#terminal?.open();
     try {
       await this.#loop();
@@ -147,10 +149,16 @@ class Top {
     process.stdout.write(`${lines.map(({ text }) => text).join('\n')}\n\n`);
   }
 
+  /** A console that is silent is not waited for. */
+  #quit(): void {
+    this.#stop.abort();
+    this.#connection?.close();
+  }
+
   #onKey(key: string): void {
     const view = this.#view;
     const next = SORTS[(SORTS.indexOf(view.sort) + 1) % SORTS.length] as Sort;
-    if (key === 'q') this.#stop.abort();
+    if (key === 'q') this.#quit();
     else if (key === 's') this.#view = { ...view, sort: next, scroll: 0 };
     else if (key === 'p' || key === ' ') this.#view = { ...view, isFrozen: !view.isFrozen };
     else if (key === '?' || key === 'h') this.#view = { ...view, showsHelp: !view.showsHelp };
