@@ -169,7 +169,8 @@ class ClientPassword extends OnePassword {
     const isRight = this.#isSame(password, secret);
     if (isRight || profile.scramIterations === null) return isRight;
     // Where a wrong password takes a derivation for some names, it does for all.
-    return spendDerivation(profile.scramIterations, isGone).then(() => false);
+    const sent = Buffer.from(password);
+    return spendDerivation(profile.scramIterations, isGone, sent).then(() => false);
   }
 
   #isSame(password: Buffer, secret: StoredSecret | null): boolean {

@@ -10,12 +10,21 @@ import {
 } from './saslprep-tables.ts';
 
 /**
+ * Longest password that is prepared, PostgreSQL's own bound until version 13. Anybody may send one of
+ * 65,535 bytes before they are known, and to bring a long run of combining characters in order takes
+ * time that grows with its square: most of a second, in which the worker does nothing else.
+ */
+const MAX_PREPARED_BYTES = 1024;
+
+/**
  * The bytes of a password that SCRAM hashes: SASLprep (RFC 4013) as PostgreSQL applies it. ASCII
  * passes unchanged, control characters included, and a password that SASLprep refuses (not UTF-8,
- * prohibited or unassigned characters, mixed directions, nothing left) is used raw.
+ * prohibited or unassigned characters, mixed directions, nothing left) is used raw, as is one of more
+ * than `MAX_PREPARED_BYTES`.
  */
 export function preparePassword(password: Buffer): Buffer {
-  if (password.every((byte) => byte < 0x80) || !isUtf8(password)) return password;
+  if (password.every((byte) => byte < 0x80)) return password;
+  if (password.length > MAX_PREPARED_BYTES || !isUtf8(password)) return password;
 
   const mapped: number[] = [];
   for (const character of password.toString('utf8')) {

@@ -101,10 +101,16 @@ export async function verifyPassword(
   return salted !== null && isSameKey(keysOf(salted, salt, iterations).storedKey, storedKey);
 }
 
-/** Takes as long as a derivation, for a login whose end would otherwise tell that it needs none. */
-export async function spendDerivation(iterations: number, isGone: () => boolean): Promise<void> {
-  const random = randomBytes(SALT_BYTES);
-  const work = () => saltPassword(random, random, iterations);
+/**
+ * Takes as long as a derivation, for a login whose end would otherwise tell that it needs none.
+ * @param password what the client has sent, if it did: how long its preparation takes is its choice
+ */
+export async function spendDerivation(
+  iterations: number,
+  isGone: () => boolean,
+  password: Buffer = randomBytes(SALT_BYTES),
+): Promise<void> {
+  const work = () => saltPassword(password, randomBytes(SALT_BYTES), iterations);
   await derivationQueue.runIfWanted(work, () => !isGone());
 }
 

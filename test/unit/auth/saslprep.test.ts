@@ -33,3 +33,16 @@ test('SASLprep: bytes that are not UTF-8 are used raw', () => {
   const password = Buffer.from([0x61, 0xe2, 0x85, 0xff]);
   assert.deepEqual(preparePassword(password), password);
 });
+
+test('SASLprep: a password of 1,024 bytes is prepared, a longer one is used raw', () => {
+  const longest = '\u00aa'.repeat(512);
+  assert.equal(preparePassword(Buffer.from(longest)).toString(), 'a'.repeat(512));
+  const longer = Buffer.from(`${longest}a`);
+  assert.deepEqual(preparePassword(longer), longer);
+});
+
+test('SASLprep: a long run of combining characters is not put in order', () => {
+  // Ordering all of it took a worker most of a second, for anybody who sent it.
+  const run = Buffer.from('\u0327\u0301'.repeat(16_000));
+  assert.deepEqual(preparePassword(run), run);
+});
