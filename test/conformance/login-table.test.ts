@@ -206,8 +206,9 @@ function casesOf({ authType, isEncrypted }: Column): RuleCase[] {
       return {
         name: `${title} ${isTold.startsWith(IN) ? 'lets in' : 'refuses'} ${whose}`,
         check: check(isAsked),
-        // 1.18 gives the server's refusal an SQLSTATE of its own.
-        ...(isTold.includes(' 28P01: ') ? { since: '1.19' } : {}),
+        // 1.18 gives the server's refusal an SQLSTATE of its own, and has no maps.
+        ...(authType === 'cert' ? { since: '1.24' } : {}),
+        ...(authType !== 'cert' && isTold.includes(' 28P01: ') ? { since: '1.19' } : {}),
         ...(isDoomed ? { differs: { because: SHOWS_MD5, check: check('10') } } : {}),
       };
     };
@@ -261,7 +262,7 @@ function optionsOf({ authType, isRule, isEncrypted }: Column): RuleOptions {
     ? {
         auth_type: 'hba',
         auth_hba_file: join(folder, `hba-${authType}`),
-        auth_ident_file: join(folder, 'ident'),
+        ...(authType === 'cert' ? { auth_ident_file: join(folder, 'ident') } : {}),
       }
     : { auth_type: authType };
   return {
