@@ -1,6 +1,7 @@
 import { log } from '../log/logger.ts';
 import type { Link, LinkHandler } from '../net/link.ts';
 import { connectLink } from '../net/sockets.ts';
+import { placeAt, type SocketPlace } from './place.ts';
 import type { ServerConnection } from './server-connection.ts';
 import type { OpenerOptions } from './server-opener.ts';
 import { type TlsChoice, TlsHandshake } from './tls-handshake.ts';
@@ -10,7 +11,7 @@ export type CancelLinkOptions = Pick<OpenerOptions, 'sockets' | 'tls' | 'hosts'>
 
 /** Where a server connection leads, and the name that its certificate was checked for. */
 export interface ServerPlace {
-  readonly place: ServerConnection['place'];
+  readonly place: SocketPlace;
   /** As the configuration names the host; null: the connection is not encrypted. */
   readonly tlsHost: string | null;
 }
@@ -41,9 +42,8 @@ export function connectLike(
 }
 
 /**
- * Connects to a host of `[peers]`: over TCP as `server_tls_sslmode` says for servers, or in a socket
- * directory when it begins with `/` or, in Linux's abstract namespace, with `@`. TLS is always asked
- * for by SSLRequest, since a peer may know nothing of direct TLS.
+ * Connects to a host of `[peers]`: over TCP as `server_tls_sslmode` says for servers. TLS is always
+ * asked for by SSLRequest, since a peer may know nothing of direct TLS.
  * @param onSafe the link may be written to
  */
 export function connectPeer(
@@ -52,20 +52,17 @@ export function connectPeer(
   handler: LinkHandler,
   onSafe: () => void,
 ): Link {
-  const file = `${host}/.s.PGSQL.${port}`;
-  const { sockets, hosts, tls } = options;
-  if (host.startsWith('@')) {
-    return connectLink({ path: `\0${file.slice(1)}` }, handler, sockets, onSafe);
-  }
-  if (host.startsWith('/')) return connectLink({ path: file }, handler, sockets, onSafe);
-  const choice: TlsChoice | null = tls.isAsked
-    ? { isOptional: tls.isOptional, isDirect: false, options: (name) => tls.options(name) }
-    : null;
-  return connectSafely({ host, port }, host, choice, { sockets, hosts }, handler, onSafe);
+  const { tls } = options;
+  const place = placeAt(host, port);
+  const choice: TlsChoice | null =
+    tls.isAsked && 'host' in place
+      ? { isOptional: tls.isOptional, isDirect: false, options: (name) => tls.options(name) }
+      : null;
+  return connectSafely(place, host, choice, options, handler, onSafe);
 }
 
 function connectSafely(
-  place: ServerPlace['place'],
+  place: SocketPlace,
   host: string,
   tls: TlsChoice | null,
   { sockets, hosts }: Pick<CancelLinkOptions, 'sockets' | 'hosts'>,

@@ -30,6 +30,7 @@ import {
   type TrackedNames,
   type TrackedValues,
 } from './parameters.ts';
+import type { SocketPlace } from './place.ts';
 import { ReplyAction, RequestAction, RequestKind, RequestsInFlight } from './requests-in-flight.ts';
 import type { LoginStep, Refusal, ServerLogin } from './server-login.ts';
 
@@ -208,7 +209,7 @@ export class ServerConnection
   /** Version and cipher of its TLS; empty: it is in clear text. */
   tls = '';
   #link: Link | null = null;
-  readonly #place: { path: string } | { host: string; port: number };
+  readonly #place: SocketPlace;
   readonly #walker: FrameWalker;
   #login: ServerLogin | null;
   /** Called at the ReadyForQuery that ends a query of the pooler's own. */
@@ -231,7 +232,7 @@ export class ServerConnection
   constructor(
     owner: ServerOwner,
     about: { label: string; address: string; port: number },
-    place: { path: string } | { host: string; port: number },
+    place: SocketPlace,
     serverLogin: ServerLogin,
   ) {
     this.owner = owner;
@@ -252,7 +253,7 @@ export class ServerConnection
   }
 
   /** Where the very same server listens, for its cancel requests. */
-  get place(): { path: string } | { host: string; port: number } {
+  get place(): SocketPlace {
     const { remoteAddress, remotePort } = this.link.socket;
     if (remoteAddress === undefined || remotePort === undefined) return this.#place;
     return { host: remoteAddress, port: remotePort };

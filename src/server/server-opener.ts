@@ -11,6 +11,7 @@ import { inTurn } from '../net/turn.ts';
 import { endPointOf } from '../tls/describe.ts';
 import type { ServerTls } from '../tls/server-tls.ts';
 import type { ExposedPasswords } from './exposed-passwords.ts';
+import { placeAt, type SocketPlace } from './place.ts';
 import { ServerConnection, type ServerOwner, ServerState } from './server-connection.ts';
 import { ServerLogin } from './server-login.ts';
 import { SpokenVersions } from './spoken-versions.ts';
@@ -60,14 +61,11 @@ export class ServerOpener {
   }
 
   /** Where the next attempt goes: a Unix socket path or a TCP address; the path is empty if there is none. */
-  place(): { path: string } | { host: string; port: number } {
+  place(): SocketPlace {
     const { hosts, port } = this.#entry;
     const host =
       hosts.length === 0 ? this.#options.unixSocketDir : hosts[this.#next % hosts.length]!;
-    if (host === '') return { path: '' };
-    if (host.startsWith('@')) return { path: `\0${host.slice(1)}/.s.PGSQL.${port}` };
-    if (host.startsWith('/')) return { path: `${host}/.s.PGSQL.${port}` };
-    return { host, port };
+    return host === '' ? { path: '' } : placeAt(host, port);
   }
 
   /** Starts one connection attempt; what comes of it the owner is told. */
