@@ -61,14 +61,8 @@ export interface Reading {
   readonly transactions: ReadonlyMap<string, number>;
 }
 
-/** What went on between two readings, a second; times are means, in microseconds. */
-export interface Rates {
-  readonly transactions: number;
-  readonly queries: number;
-  readonly received: number;
-  readonly sent: number;
-  readonly queryUs: number;
-  readonly waitUs: number;
+/** The same between two readings, a second; times are means, in microseconds. */
+export interface Rates extends Totals {
   /** Transactions a second, by database. */
   readonly byDatabase: ReadonlyMap<string, number>;
   /** CPU time of each process, in per cent of one core, by pid. */
