@@ -8,35 +8,20 @@ import { query, reportFields } from '../support/messages.ts';
 import {
   loginInWorker,
   type PgfleetOptions,
-  startPgfleet,
   type TestPgfleet,
   workerOf,
 } from '../support/pgfleet.ts';
-import { startPostgres, type TestPostgres } from '../support/postgres.ts';
 import { signalIfRunning } from '../support/processes.ts';
 import { line, rewrite } from '../support/reload.ts';
+import { startTwoDatabases, type TwoDatabases } from '../support/two-databases.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
 const SIZE = 4;
 const PATIENT = { deadlineMs: 30_000 };
 
-interface Given {
-  readonly postgres: TestPostgres;
-  readonly fleet: TestPgfleet;
-}
-
-async function start(t: TestContext, more: PgfleetOptions = {}): Promise<Given> {
-  const postgres = await startPostgres();
-  t.after(() => postgres.dispose());
-  const fleet = await startPgfleet({
-    postgres,
-    size: SIZE,
-    databases: { app: 'pool_size=8', other: 'dbname=app pool_size=4' },
-    ...more,
-  });
-  t.after(() => fleet.stop());
-  return { postgres, fleet };
+function start(t: TestContext, more: PgfleetOptions = {}): Promise<TwoDatabases> {
+  return startTwoDatabases(t, SIZE, more);
 }
 
 /** Waits until every worker has the same state, `state`. */

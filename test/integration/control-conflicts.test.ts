@@ -4,9 +4,9 @@ import { type TestContext, test } from 'node:test';
 import { ConsoleClient, loginUntilEnd } from '../support/console.ts';
 import { Load } from '../support/load.ts';
 import { query } from '../support/messages.ts';
-import { loginInWorker, startPgfleet, type TestPgfleet } from '../support/pgfleet.ts';
-import { startPostgres } from '../support/postgres.ts';
+import { loginInWorker, type PgfleetOptions, type TestPgfleet } from '../support/pgfleet.ts';
 import { Random } from '../support/random.ts';
+import { startTwoDatabases, type TwoDatabases } from '../support/two-databases.ts';
 import { until, within } from '../support/until.ts';
 
 const ROUNDS = 8;
@@ -65,6 +65,20 @@ async function openConsoles(
   return (await Promise.all(clients)).map((client) => new ConsoleClient(client));
 }
 
+/** The place of a quarrel, and chance from a seed that the report names. */
+async function begin(
+  t: TestContext,
+  size: number,
+  options: PgfleetOptions,
+): Promise<TwoDatabases & { readonly random: Random }> {
+  const seed = Date.now() & 0xffff;
+  t.diagnostic(`seed ${seed}`);
+  const place = await startTwoDatabases(t, size, options);
+  // A console's error is a line of level ERROR too.
+  place.fleet.allowLog(/ ERROR (?!.*InvariantError)/);
+  return { ...place, random: new Random(seed) };
+}
+
 /** Gives commands in one write; the answers are asked for one by one. */
 function say(console: ConsoleClient, commands: readonly string[]): void {
   console.wire.send(...commands.map(query));
@@ -105,20 +119,9 @@ for (const [size, count] of [
   [4, 10],
 ] as const) {
   test(`${count} consoles of a fleet of ${size} contradict each other: all are answered, the last word counts`, async (t) => {
-    const seed = Date.now() & 0xffff;
-    t.diagnostic(`seed ${seed}`);
-    const random = new Random(seed);
-    const postgres = await startPostgres();
-    t.after(() => postgres.dispose());
-    const fleet = await startPgfleet({
-      postgres,
-      size,
-      databases: { app: 'pool_size=8', other: 'dbname=app pool_size=4' },
+    const { random, postgres, fleet } = await begin(t, size, {
       settings: { log_connections: 0, log_disconnections: 0 },
     });
-    // A console's error is a line of level ERROR too.
-    fleet.allowLog(/ ERROR (?!.*InvariantError)/);
-    t.after(() => fleet.stop());
     const load = await Load.begin(fleet, postgres);
     const [last, ...consoles] = await openConsoles(t, fleet, size, count + 1);
     const given = { fleet, consoles };
@@ -141,18 +144,8 @@ for (const [size, count] of [
   });
 
   test(`${count} consoles of a fleet of ${size} that shut it down and do not: it ends`, async (t) => {
-    const seed = Date.now() & 0xffff;
-    t.diagnostic(`seed ${seed}`);
-    const random = new Random(seed);
-    const postgres = await startPostgres();
-    t.after(() => postgres.dispose());
-    const fleet = await startPgfleet({
-      postgres,
-      size,
-      databases: { app: '', other: 'dbname=app' },
-    });
-    fleet.allowLog(/ ERROR (?!.*InvariantError)/);
-    t.after(() => fleet.stop());
+    const databases = { app: '', other: 'dbname=app' };
+    const { random, fleet } = await begin(t, size, { databases });
     // Keeps a shutdown that waits from being over.
     const busy = await loginUntilEnd(t, fleet);
     await busy.query('BEGIN');

@@ -10,34 +10,17 @@ import {
 } from '../support/console.ts';
 import { Load } from '../support/load.ts';
 import { query } from '../support/messages.ts';
-import {
-  loginInWorker,
-  type PgfleetOptions,
-  startPgfleet,
-  type TestPgfleet,
-  workerOf,
-} from '../support/pgfleet.ts';
-import { startPostgres, type TestPostgres } from '../support/postgres.ts';
+import { loginInWorker, type PgfleetOptions, workerOf } from '../support/pgfleet.ts';
+import type { TestPostgres } from '../support/postgres.ts';
+import { startTwoDatabases, type TwoDatabases } from '../support/two-databases.ts';
 import { until } from '../support/until.ts';
 import { WireClient } from '../support/wire-client.ts';
 
-interface Given {
-  readonly postgres: TestPostgres;
-  readonly fleet: TestPgfleet;
-}
+/** A log without the lines of hundreds of logins. */
+const QUIET = { log_connections: 0, log_disconnections: 0 };
 
-async function start(t: TestContext, size: number, more: PgfleetOptions = {}): Promise<Given> {
-  const postgres = await startPostgres();
-  t.after(() => postgres.dispose());
-  const fleet = await startPgfleet({
-    postgres,
-    size,
-    databases: { app: 'pool_size=8', other: 'dbname=app pool_size=4' },
-    ...more,
-    settings: { log_connections: 0, log_disconnections: 0, ...more.settings },
-  });
-  t.after(() => fleet.stop());
-  return { postgres, fleet };
+function start(t: TestContext, size: number, more: PgfleetOptions = {}): Promise<TwoDatabases> {
+  return startTwoDatabases(t, size, { ...more, settings: { ...QUIET, ...more.settings } });
 }
 
 /** Sessions of `app` that PostgreSQL has, apart from those of the test itself. */
